@@ -1,7 +1,7 @@
 """The broker: creates, starts and stops the parts of a node."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -9,6 +9,7 @@ from duolog import _errors as sdk
 from duolog._background import Background
 
 from duolog_server.ha.failoverevents import Lead
+from duolog_server.ha.groupstate import View
 from duolog_server.ha.master import Master
 from duolog_server.node.audit.auditlog import AuditLog
 from duolog_server.node.consuming.groups import NO_GRACE, GroupCoordinator, MemberTable
@@ -219,6 +220,17 @@ class Broker:
             rebuilt_queues=found.rebuilt_queues,
         )
         return found
+
+    @property
+    def views(self) -> Mapping[str, View]:
+        """The cluster's replica groups as the registry shows them; none where roles are fixed."""
+        return self.failover.routes if self.failover is not None else {}
+
+    def endpoints(self) -> list[str]:
+        """Endpoints of the registered nodes of this node's group, in a stable order."""
+        view = self.views.get(self.group)
+        rows = view.replicas.values() if view is not None else ()
+        return sorted(row.endpoint for row in rows if row.endpoint)
 
     def members(self, group: str) -> int:
         """Members that a group has now, by frames, gRPC and the remoting protocol."""

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from duolog_server.compat.grpc.service import MessagingService
     from duolog_server.compat.hawire.server import SlavesServer
     from duolog_server.compat.remoting.port.server import RemotingServer
-    from duolog_server.compat.remoting.replicas.registration import SlavesPort
+    from duolog_server.compat.remoting.replicas import SlavesPort
     from duolog_server.compat.remoting.service import RemotingService
     from duolog_server.node.metrics.nodefacts import Ports
     from duolog_server.node.metrics.server import MetricsServer
@@ -366,7 +366,7 @@ class Node:
         """The port for RocketMQ's slaves, for those that register here."""
         if self.rocketmq_slaves is None:
             return None
-        from duolog_server.compat.remoting.replicas.registration import SlavesPort
+        from duolog_server.compat.remoting.replicas import SlavesPort
 
         section = self.config.rocketmq_slaves
         advertised: str = section.advertise or self._reached_at(self.rocketmq_slaves.port)
@@ -475,7 +475,7 @@ class Node:
             service, self._native.by_path, authenticator, guard, self._guard
         ).generic
         if self.config.metrics.listen:
-            from duolog_server.compat.grpc.timing import timed_methods
+            from duolog_server.compat.grpc.apis import timed_methods
 
             methods.generic = timed_methods(methods, broker.core.traffic.rpcs).generic
         if broker.measures is None:

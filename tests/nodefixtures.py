@@ -102,7 +102,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
 @pytest.fixture(autouse=True)
 def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """RocketMQ's clients may wait for messages for less than the least time that they get."""
-    monkeypatch.setattr("duolog_server.compat.grpc.receiving.POLL_SECONDS_MIN", 0.0)
+    monkeypatch.setattr("duolog_server.compat.grpc.consuming.POLL_SECONDS_MIN", 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from duolog._connection import Connection
 from duolog._errors import BadRequest
+from duolog._fromwire import described
 from duolog._pages import Page, Wanted, joined_page, part_of
 from duolog._router import Router
 from duolog.wire import duolog_pb2 as wire
+from duolog.wire import duolog_pb2_grpc as stubs
 
 T = TypeVar("T")
 
@@ -74,14 +75,14 @@ class Access:
         self._router = router
         self._timeout = timeout
 
-    async def _ask(self, make: Callable[[float], Awaitable[T]]) -> T:
-        return await self._router.seed.call(make, self._timeout)
+    async def _ask(self, make: Callable[[stubs.AccessStub, float], Awaitable[T]]) -> T:
+        seed = self._router.seed
+        return await seed.call(lambda left: make(seed.access, left), self._timeout)
 
     async def who_am_i(self) -> User:
         """The user that this client is."""
         request = wire.WhoAmIRequest()
-        stub = self._router.seed
-        return _user(await self._ask(lambda left: stub.access.WhoAmI(request, timeout=left)))
+        return _user(await self._ask(lambda stub, left: stub.WhoAmI(request, timeout=left)))
 
     async def create_user(
         self,
@@ -137,23 +138,23 @@ class Access:
         return _user(answers[0])
 
     async def _put_everywhere(self, request: wire.PutUserRequest) -> list[wire.UserReply]:
-        return await self._everywhere(
-            lambda connection, left: connection.access.PutUser(request, timeout=left)
-        )
+        return await self._everywhere(lambda stub, left: stub.PutUser(request, timeout=left))
 
-    async def _everywhere(self, change: Callable[[Connection, float], Awaitable[T]]) -> list[T]:
+    async def _everywhere(
+        self, change: Callable[[stubs.AccessStub, float], Awaitable[T]]
+    ) -> list[T]:
         """Make a change in every replica group; it fails where one of them cannot be reached, as
         who was disabled could continue there.
         """
         groups = await self._router.all_groups(self._timeout)
-        return await self._router.everywhere(change, self._timeout, groups=groups)
+        return await self._router.everywhere(
+            lambda connection, left: change(connection.access, left), self._timeout, groups=groups
+        )
 
     async def delete_user(self, name: str) -> None:
         """Delete a user and its rights. Raises BadRequest if there is none of that name."""
         request = wire.DeleteUserRequest(user=name)
-        await self._everywhere(
-            lambda connection, left: connection.access.DeleteUser(request, timeout=left)
-        )
+        await self._everywhere(lambda stub, left: stub.DeleteUser(request, timeout=left))
 
     async def users(self) -> list[User]:
         """All users, by name."""
@@ -199,15 +200,12 @@ class Access:
         return joined_page([part_of(rows, _decided_name, reply, wanted)], _decided_name, wanted)
 
     async def _listed(self, request: wire.ListUsersRequest) -> wire.ListUsersReply:
-        stub = self._router.seed
-        return await self._ask(lambda left: stub.access.ListUsers(request, timeout=left))
+        return await self._ask(lambda stub, left: stub.ListUsers(request, timeout=left))
 
     async def rights(self, name: str) -> str:
         """The rights of a user, as JSON; empty for none."""
         request = wire.GetRightsRequest(user=name)
-        stub = self._router.seed
-        reply = await self._ask(lambda left: stub.access.GetRights(request, timeout=left))
-        return reply.rights
+        return (await self._ask(lambda stub, left: stub.GetRights(request, timeout=left))).rights
 
     async def set_rights(self, name: str, rights: str, *, expected: str | None = None) -> str:
         """Replace the rights of a user; the rights as they are now. Raises BadRequest.
@@ -218,9 +216,7 @@ class Access:
             expected: as `rights` told them: if somebody changed them since, nothing is replaced.
         """
         request = wire.PutRightsRequest(user=name, rights=rights, expected=expected)
-        answers: list[wire.RightsReply] = await self._everywhere(
-            lambda connection, left: connection.access.PutRights(request, timeout=left)
-        )
+        answers = await self._everywhere(lambda stub, left: stub.PutRights(request, timeout=left))
         return answers[0].rights
 
     async def test(
@@ -235,9 +231,7 @@ class Access:
             source: address that the user would come from; this client's where not given.
         """
         request = wire.TestAccessRequest(user=user, action=action, resource=resource, source=source)
-        stub = self._router.seed
-        reply = await self._ask(lambda left: stub.access.TestAccess(request, timeout=left))
-        return _decision(reply)
+        return _decision(await self._ask(lambda stub, left: stub.TestAccess(request, timeout=left)))
 
     async def issue_token(self, seconds: int, *, user: str = "") -> str:
         """A token that a program gives in the place of the password.
@@ -247,24 +241,15 @@ class Access:
             user: this client's where not given; of others for super users.
         """
         request = wire.IssueTokenRequest(user=user, seconds=seconds)
-        stub = self._router.seed
-        reply = await self._ask(lambda left: stub.access.IssueToken(request, timeout=left))
-        return reply.token
+        return (await self._ask(lambda stub, left: stub.IssueToken(request, timeout=left))).token
 
 
 def _user(reply: wire.UserReply) -> User:
-    return User(
-        reply.user,
-        reply.super,
-        reply.disabled,
-        reply.signs,
-        reply.recovered_ms,
-        reply.generation,
-    )
+    return described(User, reply, name=reply.user, is_super=reply.super)
 
 
 def _decision(reply: wire.TestAccessReply) -> Decision:
-    return Decision(reply.allowed, reply.entry, reply.reason)
+    return described(Decision, reply)
 
 
 def _user_decision(reply: wire.UserReply) -> UserDecision:
@@ -277,6 +262,3 @@ def _name(user: User) -> str:
 
 def _decided_name(row: UserDecision) -> str:
     return row.user.name
-
-
-__all__ = ["Access", "Decision", "User", "UserDecision"]

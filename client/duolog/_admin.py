@@ -49,8 +49,10 @@ from duolog._waiting import (
     places_in,
 )
 from duolog.wire import duolog_pb2 as wire
+from duolog.wire import duolog_pb2_grpc as stubs
 
 T = TypeVar("T")
+Asking = Callable[[stubs.AdminStub, float], Awaitable[T]]  # a call, and the seconds that are left
 MASTER_SECONDS = 2.0
 LIMITS = frozenset(field.name for field in fields(Quota)) - {"subject"}
 
@@ -67,12 +69,31 @@ class Admin:
         self._router = router
         self._timeout = timeout
 
-    @property
-    def _connection(self) -> Connection:
-        return self._router.seed
+    async def _ask(self, make: Asking[T]) -> T:
+        """Ask any node."""
+        seed = self._router.seed
+        return await seed.call(lambda left: make(seed.admin, left), self._timeout)
 
-    async def _call(self, make: Callable[[float], Awaitable[T]]) -> T:
-        return await self._connection.call(make, self._timeout)
+    async def _ask_all(
+        self,
+        make: Asking[T],
+        but: type[DuologError] | None = None,
+        groups: Sequence[str] | None = None,
+        patient: bool = True,
+    ) -> list[T]:
+        """Ask the master of every replica group: see Router."""
+        return await self._everywhere(
+            lambda connection, left: make(connection.admin, left), but, groups, patient
+        )
+
+    async def _delete(
+        self,
+        make: Asking[object],
+        gone: type[DuologError],
+        groups: Sequence[str] | None = None,
+    ) -> None:
+        """Delete in every replica group. gone: the answer where there is nothing to delete."""
+        await self._everywhere(_Deletion(make, gone), gone, groups)
 
     async def _everywhere(
         self,
@@ -117,8 +138,8 @@ class Admin:
             lite_ttl_minutes=lite_ttl_minutes,
         )
         await self._router.groups(self._timeout)
-        answers: list[wire.TopicReply] = await self._everywhere(
-            lambda connection, left: connection.admin.CreateTopic(request, timeout=left),
+        answers = await self._ask_all(
+            lambda admin, left: admin.CreateTopic(request, timeout=left),
             groups=groups,
         )
         return fromwire.topic_of(answers[0])
@@ -133,8 +154,8 @@ class Admin:
         request = wire.TopicRequest(
             topic=topic, queues=queues, perm=perm, lite_ttl_minutes=lite_ttl_minutes
         )
-        answers: list[wire.TopicReply] = await self._everywhere(
-            lambda connection, left: connection.admin.AlterTopic(request, timeout=left),
+        answers = await self._ask_all(
+            lambda admin, left: admin.AlterTopic(request, timeout=left),
             UnknownTopic,
         )
         return fromwire.topic_of(answers[0])
@@ -142,11 +163,9 @@ class Admin:
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic and its messages. Raises UnknownTopic."""
         request = wire.DeleteTopicRequest(topic=topic)
-        deletion = _Deletion(
-            lambda connection, left: connection.admin.DeleteTopic(request, timeout=left),
-            UnknownTopic,
+        await self._delete(
+            lambda admin, left: admin.DeleteTopic(request, timeout=left), UnknownTopic
         )
-        await self._everywhere(deletion, UnknownTopic)
 
     async def topics(
         self, names: Sequence[str] = (), system: bool = False, *, sizes: bool = False
@@ -157,9 +176,7 @@ class Admin:
         `QueueStats.log_bytes`.
         """
         request = wire.ListTopicsRequest(topics=list(names), system=system, sizes=sizes)
-        answers = await self._everywhere(
-            lambda connection, left: connection.admin.ListTopics(request, timeout=left)
-        )
+        answers = await self._ask_all(lambda admin, left: admin.ListTopics(request, timeout=left))
         return [fromwire.topic_of(topic) for answer in answers for topic in answer.topics]
 
     async def topics_page(
@@ -187,9 +204,7 @@ class Admin:
         request = wire.ListTopicsRequest(
             contains=contains, after=after, limit=limit, system=system, sizes=sizes
         )
-        answers: list[wire.ListTopicsReply] = await self._everywhere(
-            lambda connection, left: connection.admin.ListTopics(request, timeout=left)
-        )
+        answers = await self._ask_all(lambda admin, left: admin.ListTopics(request, timeout=left))
         parts = [
             part_of(map(fromwire.topic_of, answer.topics), _topic_name, answer, wanted)
             for answer in answers
@@ -225,9 +240,7 @@ class Admin:
             lite_topic=lite_topic,
             lite_exclusive=lite_exclusive,
         )
-        answers = await self._everywhere(
-            lambda connection, left: connection.admin.PutGroup(request, timeout=left)
-        )
+        answers = await self._ask_all(lambda admin, left: admin.PutGroup(request, timeout=left))
         return merged(map(fromwire.group_of, answers))[0]
 
     async def groups(self) -> list[GroupDescription]:
@@ -236,8 +249,8 @@ class Admin:
         Raises NotMaster, soon, where only a slave answers whose master's role is fixed.
         """
         request = wire.ListGroupsRequest()
-        answers = await self._everywhere(
-            lambda connection, left: connection.admin.ListGroups(request, timeout=left),
+        answers = await self._ask_all(
+            lambda admin, left: admin.ListGroups(request, timeout=left),
             patient=False,
         )
         return merged(fromwire.group_of(group) for answer in answers for group in answer.groups)
@@ -254,8 +267,8 @@ class Admin:
         """
         wanted = Wanted(contains, after, limit)
         request = wire.ListGroupsRequest(contains=contains, after=after, limit=limit)
-        answers: list[wire.ListGroupsReply] = await self._everywhere(
-            lambda connection, left: connection.admin.ListGroups(request, timeout=left),
+        answers = await self._ask_all(
+            lambda admin, left: admin.ListGroups(request, timeout=left),
             patient=False,
         )
         parts = [
@@ -268,8 +281,8 @@ class Admin:
     async def group(self, group: str) -> GroupDescription:
         """One group. Raises UnknownGroup, and NotMaster as `groups`."""
         request = wire.DescribeGroupRequest(group=group)
-        answers = await self._everywhere(
-            lambda connection, left: connection.admin.DescribeGroup(request, timeout=left),
+        answers = await self._ask_all(
+            lambda admin, left: admin.DescribeGroup(request, timeout=left),
             UnknownGroup,
             patient=False,
         )
@@ -295,8 +308,8 @@ class Admin:
         request = wire.ResetGroupRequest(group=group, topic=topic, offset=offset)
         if offset is None:
             set_start(request, to)
-        answers = await self._everywhere(
-            lambda connection, left: connection.admin.ResetGroup(request, timeout=left),
+        answers = await self._ask_all(
+            lambda admin, left: admin.ResetGroup(request, timeout=left),
             UnknownTopic,
         )
         return [place for answer in answers for place in fromwire.offsets_of(answer)]
@@ -304,11 +317,9 @@ class Admin:
     async def delete_group(self, group: str) -> None:
         """Delete a group, its offsets and its dead letters. Raises UnknownGroup."""
         request = wire.DeleteGroupRequest(group=group)
-        deletion = _Deletion(
-            lambda connection, left: connection.admin.DeleteGroup(request, timeout=left),
-            UnknownGroup,
+        await self._delete(
+            lambda admin, left: admin.DeleteGroup(request, timeout=left), UnknownGroup
         )
-        await self._everywhere(deletion, UnknownGroup)
 
     async def track(
         self, topic: str, queue_id: int, queue_offset: int, *, group: str | None = None
@@ -320,8 +331,8 @@ class Admin:
         group: the replica group of the queue, where the topic lies in several.
         """
         request = wire.TrackRequest(topic=topic, queue_id=queue_id, queue_offset=queue_offset)
-        answers: list[wire.TrackReply] = await self._everywhere(
-            lambda connection, left: connection.admin.Track(request, timeout=left),
+        answers = await self._ask_all(
+            lambda admin, left: admin.Track(request, timeout=left),
             Fatal,
             None if group is None else [group],
         )
@@ -334,9 +345,7 @@ class Admin:
         NoSuchMessage, UnknownTopic.
         """
         request = wire.TrackRequest(topic=topic, key=key)
-        answers: list[wire.TrackReply] = await self._everywhere(
-            lambda connection, left: connection.admin.Track(request, timeout=left), Fatal
-        )
+        answers = await self._ask_all(lambda admin, left: admin.Track(request, timeout=left), Fatal)
         return [fromwire.way_of(message) for answer in answers for message in answer.messages]
 
     async def delayed_page(
@@ -405,8 +414,8 @@ class Admin:
             topic=topic, queue_offset=queue_offset, unique_key=unique_key
         )
         await self._router.groups(self._timeout)
-        await self._everywhere(
-            lambda connection, left: connection.admin.RecallDelayed(request, timeout=left),
+        await self._ask_all(
+            lambda admin, left: admin.RecallDelayed(request, timeout=left),
             Fatal,
             None if group is None else [group],
         )
@@ -436,8 +445,8 @@ class Admin:
         """
         request = wire.ListHalvesRequest(half=half)
         await self._router.groups(self._timeout)
-        answers: list[wire.ListHalvesReply] = await self._everywhere(
-            lambda connection, left: connection.admin.ListHalves(request, timeout=left),
+        answers = await self._ask_all(
+            lambda admin, left: admin.ListHalves(request, timeout=left),
             groups=[group],
         )
         for row in answers[0].messages:
@@ -456,8 +465,8 @@ class Admin:
         """
         request = wire.DecideHalfRequest(group=producer_group, half=half, commit=commit)
         await self._router.groups(self._timeout)
-        await self._everywhere(
-            lambda connection, left: connection.admin.DecideHalf(request, timeout=left),
+        await self._ask_all(
+            lambda admin, left: admin.DecideHalf(request, timeout=left),
             groups=[group],
         )
 
@@ -473,8 +482,8 @@ class Admin:
         if any(not 0 <= limit < 1 << 63 for limit in limits.values()):
             raise BadRequest("a limit is 0 or more, and below 2^63")
         request = wire.PutQuotaRequest(subject=subject, **cast(dict[str, Any], limits))
-        answers: list[wire.QuotaReply] = await self._everywhere(
-            lambda connection, left: connection.admin.PutQuota(request, timeout=left),
+        answers = await self._ask_all(
+            lambda admin, left: admin.PutQuota(request, timeout=left),
             groups=await self._router.all_groups(self._timeout),
         )
         return fromwire.quota_of(answers[0])
@@ -482,20 +491,16 @@ class Admin:
     async def delete_quota(self, subject: str) -> None:
         """Take all limits from a subject. Raises BadRequest where it has none."""
         request = wire.DeleteQuotaRequest(subject=subject)
-        deletion = _Deletion(
-            lambda connection, left: connection.admin.DeleteQuota(request, timeout=left),
-            BadRequest,
-        )
         # A group that joined later may have none.
         groups = await self._router.all_groups(self._timeout)
-        await self._everywhere(deletion, BadRequest, groups)
+        await self._delete(
+            lambda admin, left: admin.DeleteQuota(request, timeout=left), BadRequest, groups
+        )
 
     async def quotas(self) -> list[Quota]:
         """All quotas, by subject."""
         request = wire.ListQuotasRequest()
-        reply: wire.ListQuotasReply = await self._call(
-            lambda left: self._connection.admin.ListQuotas(request, timeout=left)
-        )
+        reply = await self._ask(lambda admin, left: admin.ListQuotas(request, timeout=left))
         return [fromwire.quota_of(row) for row in reply.quotas]
 
     async def find(
@@ -610,8 +615,9 @@ class Admin:
         """Status of a node: the one that the client was given, or the first of them
         that answers."""
         request = wire.NodeStatusRequest()
-        reply: wire.NodeStatusReply = await self._connection.call(
-            lambda left: self._connection.admin.NodeStatus(request, timeout=left),
+        seed = self._router.seed
+        reply: wire.NodeStatusReply = await seed.call(
+            lambda left: seed.admin.NodeStatus(request, timeout=left),
             self._timeout,
             others=Others.GIVEN,
         )
@@ -620,9 +626,7 @@ class Admin:
     async def route(self) -> Route:
         """The replica groups, their masters and replicas, and where they are reached."""
         request = wire.RouteRequest()
-        reply: wire.RouteReply = await self._call(
-            lambda left: self._connection.admin.Route(request, timeout=left)
-        )
+        reply = await self._ask(lambda admin, left: admin.Route(request, timeout=left))
         return fromwire.route_of(reply)
 
     async def failover(self, node: str = "", *, epoch: int = 0) -> None:
@@ -638,12 +642,12 @@ class Admin:
             ResultUnknown: the switch may or may not happen. To request it again, name the epoch.
             Unavailable, Timeout, NotMaster, Busy: nothing was done.
         """
-        await Switch(self._connection, node, epoch).order(self._timeout)
+        await Switch(self._router.seed, node, epoch).order(self._timeout)
 
     async def drain(self, node: str, *, undo: bool = False) -> None:
         """Take a node out: it is not elected and does not count for puts; undo brings it back."""
         request = wire.DrainRequest(node=node, undo=undo)
-        await self._call(lambda left: self._connection.admin.Drain(request, timeout=left))
+        await self._ask(lambda admin, left: admin.Drain(request, timeout=left))
 
     async def set_guarantee(self, setting: str, value: str) -> Mapping[str, str]:
         """Set what puts of the group are promised, whichever node leads; all settings as they are.
@@ -656,9 +660,7 @@ class Admin:
         A node whose own settings ask for more keeps them while it leads. Raises BadRequest.
         """
         request = wire.SetGuaranteeRequest(setting=setting, value=value)
-        reply: wire.SetGuaranteeReply = await self._call(
-            lambda left: self._connection.admin.SetGuarantee(request, timeout=left)
-        )
+        reply = await self._ask(lambda admin, left: admin.SetGuarantee(request, timeout=left))
         return dict(reply.guarantee)
 
     async def elect_unclean(self, epoch: int) -> None:
@@ -672,8 +674,9 @@ class Admin:
         records it. Raises BadRequest.
         """
         request = wire.ElectUncleanRequest(epoch=epoch)
-        await self._connection.call(
-            lambda left: self._connection.admin.ElectUnclean(request, timeout=left),
+        seed = self._router.seed
+        await seed.call(
+            lambda left: seed.admin.ElectUnclean(request, timeout=left),
             self._timeout,
             attempt=self._timeout,
             others=Others.NONE,
@@ -686,9 +689,7 @@ class Admin:
         marked `stale`.
         """
         request = wire.ClusterStatusRequest()
-        reply: wire.ClusterStatusReply = await self._call(
-            lambda left: self._connection.admin.ClusterStatus(request, timeout=left)
-        )
+        reply = await self._ask(lambda admin, left: admin.ClusterStatus(request, timeout=left))
         first = fromwire.cluster_of(reply)
         masters = [n.listen for n in first.nodes if n.stale and n.is_master and n.listen]
         runtime = self._router.runtime
@@ -712,7 +713,7 @@ class _Deletion:
 
     def __init__(
         self,
-        make: Callable[[Connection, float], Awaitable[object]],
+        make: Asking[object],
         gone: type[DuologError],
     ) -> None:
         """gone: what a node answers where there is nothing to delete."""
@@ -725,7 +726,7 @@ class _Deletion:
         again = connection in self._tried
         self._tried.add(connection)
         try:
-            await self._make(connection, left)
+            await self._make(connection.admin, left)
         except grpc.RpcError as failure:
             error = error_of(failure)
             if isinstance(error, self._gone) and again:

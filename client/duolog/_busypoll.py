@@ -151,6 +151,3 @@ def _quota_of(directory: Path) -> tuple[int, int]:
     except FileNotFoundError:  # version 1
         quota, period = ((directory / name).read_text() for name in _VERSION_1)
     return -1 if quota == "max" else int(quota), int(period)
-
-
-__all__ = ["MICROSECONDS_MAX", "SMALL_BYTES", "BusyPoll", "busy_poll", "has_spare_core"]

@@ -60,5 +60,3 @@ class Caller:
 
 
 NOBODY = Caller()
-
-__all__ = ["NOBODY", "OPTIONS", "Caller"]

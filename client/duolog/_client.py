@@ -1,6 +1,7 @@
 """The client: where producers, consumers and administration come from."""
 
 import os
+import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,11 +14,10 @@ from duolog._batcher import BUFFER_BYTES, Buffering
 from duolog._busypoll import MICROSECONDS_MAX
 from duolog._connection import ATTEMPT_SECONDS
 from duolog._consumer import Consumer
-from duolog._consumption import Consumption
 from duolog._descriptions import NodeStatus, TopicDescription
 from duolog._errors import BadRequest
 from duolog._login import login_of
-from duolog._membership import Clustering, OffsetFile
+from duolog._membership import Clustering, Consumption, OffsetFile
 from duolog._message import Batch, check_crc
 from duolog._producer import Producer
 from duolog._router import Router
@@ -27,13 +27,14 @@ from duolog._sink import Sink
 from duolog._start import Start
 from duolog._tls import Tls, tls_of
 from duolog._topics import TopicCache
-from duolog._tracing import spans_of
 from duolog._transactions import Checker, ProducerGroup, Transactions
 from duolog._version import __version__
 from duolog.wire import duolog_pb2 as wire
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
+
+    from duolog._spans import Spans
 
 AT_ONCE = 1.0  # seconds
 TOPICS_SECONDS = 5.0  # a node that takes longer is asked again
@@ -345,3 +346,23 @@ class Client:
 def runtime_of(client: Client) -> Runtime:
     """A client's runtime, to ask single nodes as the same user."""
     return client._router.runtime
+
+
+def spans_of(provider: "TracerProvider | None", version: str) -> "Spans | None":
+    """Makes a client's spans; None if tracing is off: nothing is loaded for it then.
+
+    provider: None for the program's own (`opentelemetry.trace.set_tracer_provider`). A program that
+    has one has loaded OpenTelemetry's API itself: its absence needs no import to be noticed.
+    """
+    if provider is None:
+        api = sys.modules.get("opentelemetry.trace")
+        if api is None:
+            return None
+        provider = api.get_tracer_provider()
+    from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider
+
+    if provider is None or isinstance(provider, NoOpTracerProvider | ProxyTracerProvider):
+        return None
+    from duolog._spans import Spans
+
+    return Spans(provider, version)

@@ -428,6 +428,3 @@ class _Stubs:
 
 def _admin(channel: NodeChannel) -> stubs.AdminStub:
     return stubs.AdminStub(cast(grpc.aio.Channel, channel))
-
-
-__all__ = ["ATTEMPT_SECONDS", "REFUSED", "Connection", "Others", "ask_one"]

@@ -16,12 +16,12 @@ from functools import partial
 from typing import TypeVar
 
 from duolog._background import Background, close_all
-from duolog._consumption import Consumption
 from duolog._errors import BadRequest, DuologError, UnknownTopic
 from duolog._groupreader import GroupReader
 from duolog._membership import (
     BroadcastMember,
     Clustering,
+    Consumption,
     Membership,
     OffsetFile,
     Queue,
@@ -313,6 +313,3 @@ class Consumer:
         if reader is None:
             raise UnknownTopic(f"queue {topic}/{queue_id} is not assigned to this consumer")
         await reader.seek(topic, queue_id, offset)
-
-
-__all__ = ["Consumer"]

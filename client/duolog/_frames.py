@@ -324,13 +324,3 @@ def split(message: Any, serialize: Callable[[Any], bytes]) -> tuple[bytes, bytes
     bodies = message.bodies
     message.ClearField("bodies")
     return serialize(message), bodies
-
-
-__all__ = [
-    "Frame",
-    "FrameError",
-    "FrameReader",
-    "Kind",
-    "Welcome",
-    "frame_memory",
-]

@@ -582,6 +582,3 @@ async def connect(
             await channel.close()
             raise
     return channel
-
-
-__all__ = ["Disowned", "FramesChannel", "FramesStream", "connect"]

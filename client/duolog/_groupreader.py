@@ -11,9 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 
 from duolog._background import Background
-from duolog._consumption import Consumption
 from duolog._errors import BadRequest, DuologError, Retryable, StaleMember, UnknownTopic
-from duolog._membership import Membership, Queue
+from duolog._membership import Consumption, Membership, Queue
 from duolog._message import RETRY_PREFIX, Batch, Message
 from duolog._prefetch import Prefetch
 from duolog._router import Router
@@ -436,6 +435,3 @@ class GroupReader:
         self._read_from(starts)
         self._dirty.update(starts)
         self._rewound.update(starts)
-
-
-__all__ = ["GroupReader"]

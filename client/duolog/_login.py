@@ -111,6 +111,3 @@ def named(error: DuologError, login: Login | None) -> DuologError:
     else:
         return error
     return error if text in str(error) else type(error)(f"{error} ({text})")
-
-
-__all__ = ["Login", "login_of", "named", "password_in"]

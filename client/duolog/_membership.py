@@ -15,13 +15,40 @@ from pathlib import Path
 from typing import Protocol
 
 from duolog._connection import Connection, Others
-from duolog._consumption import Consumption
 from duolog._errors import BadRequest, DuologError, StaleMember, UnknownTopic
 from duolog._start import Start, on_wire
 from duolog.wire import duolog_pb2 as wire
 
 Queue = tuple[str, int]
 LEAVE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumption:
+    """Settings shared by all replica groups: see `Client.consumer`.
+
+    commit_interval: seconds between commits. session: seconds of silence after which the group goes
+    on without the consumer. timeout: seconds of one call. begun: topics that the group reads in
+    another replica group already: it begins at their first messages.
+    """
+
+    group: str
+    tags: Sequence[str] = ()
+    sql: str = ""
+    start: Start = Start.EARLIEST
+    commit_interval: float = 5.0
+    session: float = 10.0
+    timeout: float = 10.0
+    begun: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Raise BadRequest for a start that is none, no group, or two filters."""
+        if self.tags and self.sql:
+            raise BadRequest("filter messages by tags or by SQL, not by both")
+        if not isinstance(self.start, Start):
+            raise BadRequest(f"start must be Start.EARLIEST or Start.LATEST, not {self.start!r}")
+        if not self.group:
+            raise BadRequest("a consumer needs a group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +311,3 @@ class BroadcastMember:
 
 def _refs(queues: Iterable[Queue]) -> list[wire.QueueRef]:
     return [wire.QueueRef(topic=topic, queue_id=queue_id) for topic, queue_id in queues]
-
-
-__all__ = ["BroadcastMember", "Clustering", "Membership", "OffsetFile", "Share", "SharingMember"]

@@ -238,6 +238,3 @@ class GrpcChannel:
         if stream is not None:
             await stream.close()
         await self._channel.close(grace)
-
-
-__all__ = ["BROKEN", "AppendStream", "GrpcChannel", "NodeChannel", "uncancelled"]

@@ -94,6 +94,3 @@ def joined_page(
     if end or wanted.after:
         total = max(total, *(part.total for part in parts))
     return Page(tuple(sorted(rows, key=name_of)), total, end)
-
-
-__all__ = ["Page", "PartOfPage", "Wanted", "joined_page", "part_of"]

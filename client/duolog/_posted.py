@@ -423,6 +423,3 @@ def without_frames(error: Exception) -> Exception:
         found.__traceback__ = None
         found = found.__cause__ or found.__context__
     return error
-
-
-__all__ = ["ALL", "MESSAGE_BYTES", "Posted", "Posting", "without_frames"]

@@ -266,6 +266,3 @@ class Prefetch:
 
 def _queue_of(batch: Batch) -> Queue:
     return batch.topic, batch.queue_id
-
-
-__all__ = ["Command", "Given", "Prefetch"]

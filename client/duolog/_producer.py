@@ -218,46 +218,27 @@ class Producer:
             terms = Terms.of(delay, deliver_at, delay_level, self._delayed_from())
         if tags is not None or key is not None or keys or properties:
             text = _text(tags, key, keys, properties)
-        slot = None
-        if self._spans is not None:
-            goal = Goal(Place(topic, key, queue_id, group), terms)
-            return await self._send_in_span(self._spans, goal, body, text, deadline)
-        if key is not None or queue_id is not None:
-            if self._unrouted.holds(topic):
-                goal = Goal(Place(topic, key, queue_id, group), terms)
-                return await self._unrouted.post(goal, body, text, deadline, None).awaited()
-            seconds = self._timeout if timeout is None else timeout
-            if queue_id is not None:
-                slot = await self._topics.slot(topic, queue_id, group, seconds)
-            elif key is not None:
-                slot = await self.slot_of(topic, key, seconds)
-        batcher = self._batcher
-        filling = batcher.filling_of(topic, slot, terms)
-        if slot is None and terms is PLAIN:
-            self._last = filling
-        return await batcher.send(filling, body, text, deadline)
+        goal = Goal(Place(topic, key, queue_id, group), terms)
+        if self._spans is None:
+            return await self._send(goal, body, text, deadline)
+        with self._spans.send(topic, text, terms) as sending:
+            return sending.stored(await self._send(goal, body, sending.text(text), deadline))
 
-    async def _send_in_span(
-        self, spans: "Spans", goal: Goal, body: bytes, text: bytes, deadline: float
-    ) -> Receipt:
-        """The rest of `send`, where spans are made."""
+    async def _send(self, goal: Goal, body: bytes, text: bytes, deadline: float) -> Receipt:
+        """The rest of `send`, once it is known what is sent."""
         place, terms, slot = goal.place, goal.terms, None
-        with spans.send(place.topic, text, terms) as sending:
-            text = sending.text(text)
-            if (place.key is not None or place.queue_id is not None) and self._unrouted.holds(
-                place.topic
-            ):
-                posted = self._unrouted.post(goal, body, text, deadline, None)
-                receipt = await posted.awaited()
-            else:
-                left = deadline - self._clock()
-                if place.queue_id is not None:
-                    slot = await self._topics.slot(place.topic, place.queue_id, place.group, left)
-                elif place.key is not None:
-                    slot = await self.slot_of(place.topic, place.key, left)
-                filling = self._batcher.filling_of(place.topic, slot, terms)
-                receipt = await self._batcher.send(filling, body, text, deadline)
-            return sending.stored(receipt)
+        if place.key is not None or place.queue_id is not None:
+            if self._unrouted.holds(place.topic):
+                return await self._unrouted.post(goal, body, text, deadline, None).awaited()
+            left = deadline - self._clock()
+            if place.queue_id is not None:
+                slot = await self._topics.slot(place.topic, place.queue_id, place.group, left)
+            elif place.key is not None:
+                slot = await self.slot_of(place.topic, place.key, left)
+        filling = self._batcher.filling_of(place.topic, slot, terms)
+        if slot is None and terms is PLAIN and self._spans is None:
+            self._last = filling
+        return await self._batcher.send(filling, body, text, deadline)
 
     def post(
         self,

@@ -89,5 +89,3 @@ class Runtime:
 
 
 MACHINE = Runtime(frames=True)
-
-__all__ = ["CHANNEL_OPTIONS", "MACHINE", "MESSAGE_BYTES_MAX", "Runtime"]

@@ -8,6 +8,7 @@ from typing import TypeVar
 from duolog._backoff import BackOff
 from duolog._columns import crc32
 from duolog._errors import Busy, ResultUnknown
+from duolog._fromwire import described
 from duolog._router import Router
 from duolog.wire import duolog_pb2 as wire
 
@@ -129,15 +130,7 @@ class Sink:
         )
         if not reply.known:
             return None
-        return SinkState(
-            reply.batch,
-            reply.batches,
-            reply.messages,
-            reply.batch_messages,
-            reply.lost_parts,
-            reply.contents,
-            reply.publisher,
-        )
+        return described(SinkState, reply)
 
     async def _patiently(self, call: Callable[[float], Awaitable[T]]) -> T:
         """Call again while the group is busy: as long as too few replicas are in sync, say."""

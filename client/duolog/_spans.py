@@ -358,6 +358,3 @@ def _tell(fault: Exception) -> None:
     level = logging.DEBUG if kind in _told else logging.WARNING
     _told.add(kind)
     log.log(level, "the tracer provider failed; spans are missing", exc_info=fault)
-
-
-__all__ = ["Processing", "Sending", "Spans"]

@@ -153,6 +153,3 @@ def _error_of(failure: Exception) -> DuologError:
     if isinstance(failure, grpc.RpcError):
         return error_of(failure)
     return failure if isinstance(failure, DuologError) else Unavailable(str(failure))
-
-
-__all__ = ["Subscription"]

@@ -45,5 +45,3 @@ class Terms:
 
 
 PLAIN = Terms()
-
-__all__ = ["PLAIN", "Terms"]

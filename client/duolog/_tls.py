@@ -163,6 +163,3 @@ def _systems_authorities() -> bytes | None:
         if name and Path(name).is_file():
             return _read(name)
     return None
-
-
-__all__ = ["TLS_SETTINGS", "Tls", "explained", "tls_in", "tls_of", "tls_texts"]

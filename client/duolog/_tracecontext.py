@@ -88,6 +88,3 @@ def _value(text: bytes, mark: bytes) -> bytes | None:
     begin = at + len(mark)
     end = text.find(_END, begin)
     return text[begin:] if end < 0 else text[begin:end]
-
-
-__all__ = ["MARK", "TRACEPARENT", "TRACESTATE", "TraceContext", "context_in", "context_of"]

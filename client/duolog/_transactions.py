@@ -510,6 +510,3 @@ def _give_up(futures: "list[asyncio.Future[None]]") -> None:
     for future in futures:
         if not future.done():
             future.set_exception(ResultUnknown(_UNKNOWN))
-
-
-__all__ = ["Half", "Transactions", "UndecidedMessage"]

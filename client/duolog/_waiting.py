@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from duolog._errors import BadRequest
+from duolog._fromwire import described
 from duolog.wire import duolog_pb2 as wire
 
 Order = tuple[Any, ...]  # of one list: the same kinds in the same places
@@ -209,20 +210,8 @@ def joined_rows(
 
 def delayed_of(row: wire.DelayedMessage, group: str) -> DelayedMessage:
     """A message that waits for its time."""
-    return DelayedMessage(
-        topic=row.topic,
-        due_ms=row.due_time,
-        level=row.level,
-        waits_in=row.waits_in,
-        queue_id=row.queue_id,
-        queue_offset=row.queue_offset,
-        stored_ms=row.store_time,
-        size=row.size,
-        unique_key=row.unique_key,
-        keys=row.keys,
-        tags=row.tags,
-        group=group,
-    )
+    times = {"due_ms": row.due_time, "stored_ms": row.store_time}
+    return described(DelayedMessage, row, group=group, **times)
 
 
 def delayed_page_of(
@@ -254,20 +243,8 @@ def delayed_page_of(
 
 def half_of(row: wire.HalfMessage, group: str) -> HalfMessage:
     """A half message."""
-    return HalfMessage(
-        topic=row.topic,
-        producer_group=row.producer_group,
-        half=row.half,
-        queue_offset=row.queue_offset,
-        stored_ms=row.store_time,
-        checks=row.checks,
-        next_check_ms=row.next_check_time,
-        size=row.size,
-        unique_key=row.unique_key,
-        keys=row.keys,
-        tags=row.tags,
-        group=group,
-    )
+    times = {"stored_ms": row.store_time, "next_check_ms": row.next_check_time}
+    return described(HalfMessage, row, group=group, **times)
 
 
 def halves_page_of(
@@ -287,19 +264,3 @@ def halves_page_of(
     told = [reply.waiting for reply in replies if reply.HasField("waiting")]
     checks_max = max((reply.checks_max for reply in replies), default=0)
     return HalvesPage(rows, following, checks_max, sum(told) if told else None)
-
-
-__all__ = [
-    "END",
-    "DelayedMessage",
-    "DelayedPage",
-    "HalfMessage",
-    "HalvesPage",
-    "PartOfWaiting",
-    "check_limit",
-    "delayed_page_of",
-    "half_of",
-    "halves_page_of",
-    "joined_rows",
-    "places_in",
-]

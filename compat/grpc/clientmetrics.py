@@ -8,7 +8,7 @@ one thing, or has the right to all names of a prefix, cannot name a thousand oth
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 from duolog import _errors as sdk
@@ -17,6 +17,7 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as metrics
 
 from duolog_server.compat.grpc.auth import Authenticator, note_denied
+from duolog_server.compat.grpc.guard import RocketmqGuard
 from duolog_server.compat.grpc.words.codes import Refused
 from duolog_server.node.audit.auditlog import AuditLog
 from duolog_server.node.core.clientmeasures import (
@@ -26,7 +27,7 @@ from duolog_server.node.core.clientmeasures import (
     Distribution,
     Series,
 )
-from duolog_server.node.identity.access.rules import Facts, Needs, group_sub, pub, reads
+from duolog_server.node.identity.access.rules import group_sub, pub, reads
 from duolog_server.node.net.methods import Methods
 
 SERVICE_NAME: str = otlp.DESCRIPTOR.services_by_name["MetricsService"].full_name
@@ -37,20 +38,6 @@ NUMBER_MAX = 1 << 62  # of what is counted, and of sums
 STATUSES = ("success", "failure")  # as RocketMQ's clients call how something ended
 
 
-class Guarding(Protocol):
-    """Knows who calls, and what they may do."""
-
-    @property
-    def facts(self) -> Facts:
-        """Facts about the node for rules."""
-
-    def recognise(self, context: Any, method: str) -> tuple[Any, Any]:
-        """Authenticate the caller of a method. Raises Unauthenticated, Refused."""
-
-    def check(self, principal: Any, needs: Needs) -> None:
-        """Raise Unauthenticated or NoPermission unless a caller may do all of it."""
-
-
 class ClientMetricsService:
     """OTLP's service, for RocketMQ's clients alone."""
 
@@ -58,7 +45,7 @@ class ClientMetricsService:
         self,
         measures: ClientMeasures,
         authenticator: Authenticator,
-        guard: Guarding | None,
+        guard: RocketmqGuard | None,
         audit: AuditLog | None = None,
     ) -> None:
         """guard: None without access control. audit: None if it is off."""
@@ -115,7 +102,7 @@ class ClientMetricsService:
         return may[topic, group]
 
     @staticmethod
-    def _exist_for(guard: Guarding, principal: Any, topic: str, group: str) -> bool:
+    def _exist_for(guard: RocketmqGuard, principal: Any, topic: str, group: str) -> bool:
         """Whether a topic and a group exist, and a user may use them. group: may be empty."""
         facts = guard.facts
         if not facts.has_topic(topic) or (group and not facts.has_group(group)):

@@ -18,7 +18,7 @@ from duolog import _errors as sdk
 
 from duolog_server.compat.grpc.auth import Dates, Signatures
 from duolog_server.compat.grpc.relay.calls import CLIENT_ID, OWN, PEER, PROOF, USER, Header
-from duolog_server.compat.grpc.relay.marks import Marks
+from duolog_server.compat.grpc.relay.nodes import Marks
 from duolog_server.node.api.native import NodeFacts
 from duolog_server.node.broker import Broker
 from duolog_server.node.identity.access.access import Access

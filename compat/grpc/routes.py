@@ -1,12 +1,23 @@
-"""Routes for clients: a topic's queues, and endpoints that clients can reach."""
+"""Routes for clients: a topic's queues in all replica groups, and endpoints that clients reach."""
 
+import asyncio
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from duolog import _errors as sdk
+from google.protobuf import message as protobuf
 
+from duolog_server.compat.grpc.relay.calls import Call, is_forwarded
+from duolog_server.compat.grpc.relay.forward import Answer, Forwarder, Reply
 from duolog_server.compat.grpc.sending import accepted_types
-from duolog_server.compat.grpc.words.stubs import Endpoints, MessageQueue, Resource, definition
+from duolog_server.compat.grpc.words.codes import Refused
+from duolog_server.compat.grpc.words.stubs import (
+    Code,
+    Endpoints,
+    MessageQueue,
+    Resource,
+    definition,
+)
 from duolog_server.node.broker import Broker
 from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.store.metadata import PERM_READ, PERM_WRITE, TopicConfig
@@ -17,6 +28,7 @@ _PERMISSIONS = {
     PERM_READ | PERM_WRITE: definition.Permission.READ_WRITE,
 }
 ANY_QUEUE = -1
+OTHERS_SECONDS = 1.0  # in which another group answers
 Headers = Mapping[str, str | bytes]
 _JOINING_VERSIONS = frozenset(f"1.0.{k}" for k in range(9))  # of the Node.js client
 
@@ -98,41 +110,71 @@ class Routes:
         found = [broker.advertised]
         if broker.replication.not_master():
             found.insert(0, broker.replication.master_endpoint[0])
-        found += self._replicas()
+        found += broker.endpoints()
         if tls_port:
             found = [f"{end.rpartition(':')[0]}:{tls_port}" if end else "" for end in found]
         return endpoints_of([end for end in dict.fromkeys(found) if end])
 
-    def _replicas(self) -> list[str]:
-        """Addresses of the registered nodes of the group, in a stable order."""
-        failover = self._broker.failover
-        view = failover.routes.get(self._broker.group) if failover else None
-        if view is None:
-            return []
-        return sorted(replica.endpoint for replica in view.replicas.values() if replica.endpoint)
-
-    def queue(
-        self, resource: Resource, config: TopicConfig, queue_id: int, here: Endpoints
-    ) -> MessageQueue:
-        """One MessageQueue."""
-        broker = self._broker
-        return MessageQueue(
-            topic=resource,
-            id=queue_id,
-            permission=_PERMISSIONS.get(config.perm, definition.Permission.NONE),
-            broker=definition.Broker(name=broker.group, id=0, endpoints=here),
-            accept_message_types=accepted_types(config),
-        )
-
     def queues(
-        self, resource: Resource, config: TopicConfig, here: Endpoints
+        self, resource: Resource, config: TopicConfig, here: Endpoints, *, any_queue: bool = False
     ) -> list[MessageQueue]:
-        """All queues of a topic, in a stable order."""
-        return [self.queue(resource, config, k, here) for k in range(config.queues)]
+        """All queues of a topic, in a stable order. any_queue: the broker as a whole instead."""
+        return [
+            MessageQueue(
+                topic=resource,
+                id=number,
+                permission=_PERMISSIONS.get(config.perm, definition.Permission.NONE),
+                broker=definition.Broker(name=self._broker.group, id=0, endpoints=here),
+                accept_message_types=accepted_types(config),
+            )
+            for number in ([ANY_QUEUE] if any_queue else range(config.queues))
+        ]
 
-    def assignments(
-        self, resource: Resource, config: TopicConfig, here: Endpoints, fifo: bool
-    ) -> list[MessageQueue]:
-        """Assignments of a push consumer: each queue (if ordered), or the broker as a whole."""
-        numbers = range(config.queues) if fifo else [ANY_QUEUE]
-        return [self.queue(resource, config, number, here) for number in numbers]
+
+async def replies_of_groups(
+    forwarder: Forwarder,
+    kind: type[Reply],
+    request: protobuf.Message,
+    context: Call,
+    own: Callable[[], Reply],
+) -> list[Reply]:
+    """The replies of the groups that know a topic; this one first. own: makes its reply.
+
+    A topic may have queues in several replica groups. A group that does not answer in time is left
+    out, like one without nodes. Raises Refused or sdk errors if no group knows it.
+    """
+
+    async def mine() -> Reply:
+        try:
+            return own()
+        except sdk.NotMaster:  # a slave that does not have the topic yet
+            return await forwarder.unary(kind, request, context)
+
+    work = [mine()]
+    if not is_forwarded(context):
+        work += [
+            forwarder.unary(kind, request, context, group, OTHERS_SECONDS)
+            for group in forwarder.other_groups()
+        ]
+    answers = await asyncio.gather(*work, return_exceptions=True)
+    replies = []
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            if not isinstance(answer, sdk.DuologError | Refused):
+                raise answer
+        elif answer.status.code == Code.OK:
+            replies.append(answer)
+    if replies:
+        return replies
+    # A group that did not answer may hold the topic: it is unknown only if all groups say so.
+    first = next((answer for answer in answers if not _is_unknown(answer)), answers[0])
+    if isinstance(first, BaseException):
+        raise first
+    raise Refused(first.status.code, first.status.message)
+
+
+def _is_unknown(answer: Answer | BaseException) -> bool:
+    """Tell whether a group answered that it has no such topic."""
+    if isinstance(answer, BaseException):
+        return isinstance(answer, sdk.UnknownTopic)
+    return bool(answer.status.code == Code.TOPIC_NOT_FOUND)

@@ -5,10 +5,10 @@ and a code, as by RocketMQ's own servers.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import structlog
@@ -19,12 +19,11 @@ from google.protobuf import message as protobuf
 from grpc.aio import ServicerContext
 
 from duolog_server.compat.grpc.auth import Authenticator, check_keys
+from duolog_server.compat.grpc.consuming import INVISIBLE_MS_MAX, Puller, Receiver, filter_of, stale
+from duolog_server.compat.grpc.guard import RocketmqGuard
 from duolog_server.compat.grpc.litetopics import LiteTopics
-from duolog_server.compat.grpc.pulling import Puller
-from duolog_server.compat.grpc.receiving import INVISIBLE_MS_MAX, Receiver, filter_of, stale
 from duolog_server.compat.grpc.relay.calls import (
     Call,
-    Header,
     HeadersOnce,
     headers_of,
     is_copy,
@@ -36,13 +35,18 @@ from duolog_server.compat.grpc.relay.calls import (
     time_left,
     via_of,
 )
-from duolog_server.compat.grpc.relay.clients import CLIENT_ID_MAX, Client, Clients, Stream
-from duolog_server.compat.grpc.relay.clusterroutes import ClusterRoutes
+from duolog_server.compat.grpc.relay.clients import (
+    ANSWERS,
+    CLIENT_ID_MAX,
+    Client,
+    Clients,
+    Questions,
+    Stream,
+)
 from duolog_server.compat.grpc.relay.forward import Answer, Delivery, Forwarder, Polled, Streamed
-from duolog_server.compat.grpc.relay.neighbours import Neighbours
-from duolog_server.compat.grpc.relay.questions import ANSWERS, Questions
+from duolog_server.compat.grpc.relay.nodes import Neighbours
 from duolog_server.compat.grpc.relay.telemetryrelay import TelemetryRelays
-from duolog_server.compat.grpc.routes import Routes, spelled_for
+from duolog_server.compat.grpc.routes import Routes, replies_of_groups, spelled_for
 from duolog_server.compat.grpc.sending import Sender
 from duolog_server.compat.grpc.words import handles, settings
 from duolog_server.compat.grpc.words.codes import OK, Refused, overall, refusal, status, status_of
@@ -72,8 +76,18 @@ _UNREACHED = (TimeoutError, sdk.DuologError, grpc.RpcError, grpc.aio.BaseError, 
 _FAILURES = (Refused, sdk.DuologError, StoreError)
 Asked = TypeVar("Asked", bound=protobuf.Message)
 Made = TypeVar("Made", bound=Answer)
+Found = TypeVar("Found")
 Method = Callable[["MessagingService", Asked, Call, Client], Awaitable[Made]]
 Handler = Callable[["MessagingService", Asked, ServicerContext[Asked, Made]], Awaitable[Made]]
+
+
+# Fields of requests that name the replica group to ask.
+_TOKENS = {
+    service.RecallMessageRequest: "recall_handle",
+    service.EndTransactionRequest: "transaction_id",
+    service.ChangeInvisibleDurationRequest: "receipt_handle",
+    service.ForwardMessageToDeadLetterQueueRequest: "receipt_handle",
+}
 
 
 def answering(
@@ -116,42 +130,14 @@ def answering(
     return decorate
 
 
-def _place_of(request: protobuf.Message) -> str:
+def _place_of(request: Any) -> str:
     """The replica group that a request names; empty for none."""
-    match request:
-        case service.RecallMessageRequest():
-            return tokens.replica_group(request.recall_handle)
-        case service.EndTransactionRequest():
-            return tokens.replica_group(request.transaction_id)
-        case service.AckMessageRequest():
-            return tokens.replica_group(
-                request.entries[0].receipt_handle if request.entries else ""
-            )
-        case (
-            service.ChangeInvisibleDurationRequest()
-            | service.ForwardMessageToDeadLetterQueueRequest()
-        ):
-            return tokens.replica_group(request.receipt_handle)
-        case (
-            service.ReceiveMessageRequest()
-            | service.PullMessageRequest()
-            | service.UpdateOffsetRequest()
-            | service.GetOffsetRequest()
-            | service.QueryOffsetRequest()
-        ):
-            return request.message_queue.broker.name
-        case _:
-            return ""
-
-
-class Guarding(Protocol):
-    """The guard before the service, on a node with users."""
-
-    def vouch(self, headers: Iterable[Header]) -> list[Header]:
-        """Headers of a call that this node forwards, such that other nodes believe them."""
-
-    async def run(self) -> None:
-        """Watch for changes of rights, until cancelled."""
+    if "message_queue" in request.DESCRIPTOR.fields_by_name:
+        return str(request.message_queue.broker.name)
+    if isinstance(request, service.AckMessageRequest):
+        return tokens.replica_group(request.entries[0].receipt_handle if request.entries else "")
+    token = _TOKENS.get(type(request))
+    return tokens.replica_group(getattr(request, token)) if token is not None else ""
 
 
 class MessagingService(rpc.MessagingServiceServicer):
@@ -162,7 +148,7 @@ class MessagingService(rpc.MessagingServiceServicer):
     """
 
     def __init__(
-        self, broker: Broker, authenticator: Authenticator, guard: Guarding | None = None
+        self, broker: Broker, authenticator: Authenticator, guard: RocketmqGuard | None = None
     ) -> None:
         """guard: None without access control."""
         self.broker = broker
@@ -179,7 +165,6 @@ class MessagingService(rpc.MessagingServiceServicer):
         self._receiver = Receiver(broker.core, broker.pop, self._lite, broker.group)
         self._puller = Puller(broker.core, broker.reader)
         self._routes = Routes(broker)
-        self._cluster = ClusterRoutes(self.forwarder)
         self._relays = TelemetryRelays(self.forwarder)
         self.questions = Questions()
         self._running = Background(broker.give_up)
@@ -250,9 +235,9 @@ class MessagingService(rpc.MessagingServiceServicer):
             queues = self._routes.queues(request.topic, config, here)
             return service.QueryRouteResponse(status=OK, message_queues=queues)
 
-        replies = await self._cluster.replies(service.QueryRouteResponse, request, context, own)
-        queues = [queue for reply in replies for queue in reply.message_queues]
-        return service.QueryRouteResponse(status=OK, message_queues=queues)
+        kind = service.QueryRouteResponse
+        replies = await replies_of_groups(self.forwarder, kind, request, context, own)
+        return kind(status=OK, message_queues=[q for one in replies for q in one.message_queues])
 
     @answering(service.QueryAssignmentResponse, master=False)
     async def QueryAssignment(
@@ -264,15 +249,14 @@ class MessagingService(rpc.MessagingServiceServicer):
             fifo = self._receiver.is_orderly(group_of(request.group))
             config = self._routes.topic(topic_of(request.topic))
             here = self._here(request, context)
-            queues = self._routes.assignments(request.topic, config, here, fifo)
+            # Assigned is each queue, where messages are ordered, or the broker as a whole.
+            queues = self._routes.queues(request.topic, config, here, any_queue=not fifo)
             assignments = [definition.Assignment(message_queue=queue) for queue in queues]
             return service.QueryAssignmentResponse(status=OK, assignments=assignments)
 
-        replies = await self._cluster.replies(
-            service.QueryAssignmentResponse, request, context, own
-        )
-        assignments = [assignment for reply in replies for assignment in reply.assignments]
-        return service.QueryAssignmentResponse(status=OK, assignments=assignments)
+        kind = service.QueryAssignmentResponse
+        replies = await replies_of_groups(self.forwarder, kind, request, context, own)
+        return kind(status=OK, assignments=[a for one in replies for a in one.assignments])
 
     def _here(
         self,
@@ -462,40 +446,31 @@ class MessagingService(rpc.MessagingServiceServicer):
             asked = command.recover_orphaned_transaction_command
             asked.message.CopyFrom(orphaned(check.record, resource))
             asked.transaction_id = handles.TransactionId(group, topic, check.origin).to_text()
-            try:
-                async with asyncio.timeout(COMMAND_SECONDS):
-                    await uncancelled(stream.write(command))
+            if await self._tell(stream, command):
                 return True
-            except _UNREACHED as error:
-                log.debug("cannot reach a producer for a transaction check", reason=str(error))
         return False
 
     # -- receiving -----------------------------------------------------------------------------
 
-    async def _passed_on(
+    async def _polled(
         self,
         kind: type[Streamed],
         request: Polled,
         context: Delivery[Streamed],
-    ) -> bool:
-        """Forward a stream to the master of the queue's group; False if that is this node."""
+        poll: Callable[[], Awaitable[Found]],
+    ) -> Found | None:
+        """What a poll finds on the master of the queue's group; None where that is another node,
+        which has answered the client.
+        """
         group = _place_of(request)
         elsewhere = group in self.forwarder.other_groups()
         if not elsewhere and not self.broker.replication.not_master():
-            return False
+            try:
+                return await poll()
+            except sdk.NotMaster as error:  # no longer the master, or not yet
+                await refuse_forwarded(context, error)
         await self.forwarder.stream(kind, request, context, group if elsewhere else "")
-        return True
-
-    async def _pass_on_late(
-        self,
-        kind: type[Streamed],
-        request: Polled,
-        context: Delivery[Streamed],
-        error: sdk.NotMaster,
-    ) -> None:
-        """Forward a poll that began here, if this node is no longer, or not yet, the master."""
-        await refuse_forwarded(context, error)
-        await self.forwarder.stream(kind, request, context)
+        return None
 
     async def ReceiveMessage(
         self,
@@ -511,13 +486,14 @@ class MessagingService(rpc.MessagingServiceServicer):
             address = who.address
             await untaken.some_room(address)
             untaken.take(address, 0)  # its messages are counted when there are any
-            if await self._passed_on(service.ReceiveMessageResponse, request, context):
-                return
-            left = context.time_remaining()
-            try:
-                found = await self._receiver.receive(request, client, left, who, via_of(called))
-            except sdk.NotMaster as error:
-                await self._pass_on_late(service.ReceiveMessageResponse, request, context, error)
+            left, via, receive = context.time_remaining, via_of(called), self._receiver.receive
+            found = await self._polled(
+                service.ReceiveMessageResponse,
+                request,
+                context,
+                lambda: receive(request, client, left(), who, via),
+            )
+            if found is None:
                 return
             code = OK if found else status(Code.MESSAGE_NOT_FOUND, "no new message")
         except _FAILURES as error:
@@ -610,17 +586,20 @@ class MessagingService(rpc.MessagingServiceServicer):
         """Notify a client that another one took over a lite topic (NotifyUnsubscribeLite)."""
         client = self.clients.find(client_id)
         for stream in client.streams if client is not None else ():
-            self._telling.start(self._tell(stream, lite_topic))
+            command = service.TelemetryCommand(status=OK)
+            command.notify_unsubscribe_lite_command.lite_topic = lite_topic
+            self._telling.start(self._tell(stream, command))
 
     @staticmethod
-    async def _tell(stream: Stream, lite_topic: str) -> None:
-        command = service.TelemetryCommand(status=OK)
-        command.notify_unsubscribe_lite_command.lite_topic = lite_topic
+    async def _tell(stream: Stream, command: service.TelemetryCommand) -> bool:
+        """Send a client a command; whether its stream took it in time."""
         try:
             async with asyncio.timeout(COMMAND_SECONDS):
                 await uncancelled(stream.write(command))
         except _UNREACHED as error:
-            log.debug("cannot notify a consumer", reason=str(error))
+            log.debug("cannot reach a client", reason=str(error))
+            return False
+        return True
 
     # -- pulling -------------------------------------------------------------------------------
 
@@ -633,14 +612,16 @@ class MessagingService(rpc.MessagingServiceServicer):
         try:
             called = self.call_of(context)
             await self.admit(called)
-            if await self._passed_on(service.PullMessageResponse, request, context):
+            who = who_calls(called)
+            pulled = await self._polled(
+                service.PullMessageResponse,
+                request,
+                context,
+                lambda: self._puller.pull(request, context.time_remaining(), who),
+            )
+            if pulled is None:
                 return
-            try:
-                who = who_calls(called)
-                replies, held = await self._puller.pull(request, context.time_remaining(), who)
-            except sdk.NotMaster as error:
-                await self._pass_on_late(service.PullMessageResponse, request, context, error)
-                return
+            replies, held = pulled
         except _FAILURES as error:
             await refuse_forwarded(context, error)
             await context.write(service.PullMessageResponse(status=status_of(error)))

@@ -19,10 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from duolog_server.compat.migration.broker.calls import OldBroker, Runtime
 from duolog_server.compat.migration.copying import CannotFollow
 from duolog_server.compat.migration.follower import Follower
 from duolog_server.compat.migration.preconditions import check_master, check_same
+from duolog_server.compat.migration.rocketmqbroker import OldBroker, Runtime
 from duolog_server.compat.migration.state import UNENDED, Following, State
 from duolog_server.compat.remoting.calling import CallRefused
 

@@ -12,9 +12,9 @@ from contextlib import suppress
 import numpy as np
 
 from duolog_server.compat.hawire.frames import BadStream, Frame
-from duolog_server.compat.migration.broker.calls import Runtime
 from duolog_server.compat.migration.copying import CannotFollow, OutOfOrder
 from duolog_server.compat.migration.link import SILENCE_SECONDS, connect
+from duolog_server.compat.migration.rocketmqbroker import Runtime
 from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.offsets import PhyOffset
 

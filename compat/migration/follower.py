@@ -17,11 +17,16 @@ from duolog._background import Background
 
 from duolog_server.compat.hawire.frames import BadStream, Frame
 from duolog_server.compat.migration import state as states
-from duolog_server.compat.migration.broker.calls import OldBroker, Runtime
-from duolog_server.compat.migration.broker.tables import parsed, read_tables, save_tables
 from duolog_server.compat.migration.copying import CannotFollow, LogCopy
 from duolog_server.compat.migration.link import MasterLink, connect
 from duolog_server.compat.migration.preconditions import check_same, check_settings
+from duolog_server.compat.migration.rocketmqbroker import (
+    OldBroker,
+    Runtime,
+    parsed,
+    read_tables,
+    save_tables,
+)
 from duolog_server.compat.migration.state import Following, State
 from duolog_server.compat.remoting.calling import CallRefused
 from duolog_server.node.engine.log import Log, Outcome

@@ -12,7 +12,6 @@ from duolog._background import Background
 
 from duolog_server.compat.migration import state as states
 from duolog_server.compat.migration import status
-from duolog_server.compat.migration.broker.calls import OldBroker
 from duolog_server.compat.migration.cutover import (
     GIVEN_UP,
     Cutover,
@@ -28,6 +27,7 @@ from duolog_server.compat.migration.preconditions import (
     check_settings,
     following_of,
 )
+from duolog_server.compat.migration.rocketmqbroker import OldBroker
 from duolog_server.compat.migration.state import UNENDED, Following, State
 from duolog_server.compat.remoting.calling import ANYBODY, Access, place_of
 from duolog_server.node.runtime.config import Config

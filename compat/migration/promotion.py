@@ -2,11 +2,12 @@
 
 Rules: the word PROMOTED comes first, then the end of the cut-over, which releases the directory. A
 cut-over whose process was killed leaves the word CUTTING and nobody who uses the directory: it is
-ended here, if the wait has seen it begin, as the broker stores no messages until then. What an
-earlier one has left is reported and not touched, nor what joined another copy's or is being
-aborted.
+ended here, if the wait has seen it begin: until then the broker refuses messages, and nobody but an
+operator would try again. What an earlier one has left is reported and not touched, nor what joined
+another copy's or is being aborted.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,14 @@ from pathlib import Path
 import structlog
 
 from duolog_server.compat.migration import state as states
+from duolog_server.compat.migration.copying import CannotFollow
+from duolog_server.compat.migration.cutover import CutoverFailed, Patience
+from duolog_server.compat.migration.program import CutoverStopped, Source, WrongSource, cut_over
 from duolog_server.compat.migration.state import UNENDED, Following, State
+from duolog_server.compat.remoting.calling import Access, CallRefused
+from duolog_server.node.runtime.config import Config
 from duolog_server.store.copied import LOCK
-from duolog_server.store.errors import StoreLocked
+from duolog_server.store.errors import StoreError, StoreLocked
 from duolog_server.store.osdisk import OsDisk
 
 log = structlog.get_logger("duolog.following")
@@ -100,3 +106,36 @@ def _is_free(disk: OsDisk) -> bool:
         return False
     disk.unlock()
     return True
+
+
+_FAILURES = (
+    CutoverFailed,
+    CannotFollow,
+    WrongSource,
+    StoreError,
+    CallRefused,
+    OSError,
+    TimeoutError,
+)
+
+
+def finish(config: Config, access: Access, left: Following) -> None:
+    """Cut over again, unless the directory says something else by now than what was left.
+
+    What keeps it from that is logged; raises CutoverStopped or PromotedAndStopped after a signal.
+    """
+    log.warning("a cut-over did not end: it is tried again here")
+    source, patience = Source(access=access, left=left), Patience()
+    try:
+        asyncio.run(
+            cut_over(
+                config,
+                source,
+                lambda text: log.info("a step of a cut-over is done", step=text),
+                patience,
+            )
+        )
+    except CutoverStopped:
+        raise
+    except _FAILURES as error:
+        log.error("a cut-over was not ended", reason=str(error) or type(error).__name__)

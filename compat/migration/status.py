@@ -1,10 +1,12 @@
-"""How a follower stands, in a file of its directory that it replaces every second.
+"""How a follower stands, in a file of its directory that it replaces every second; and checksums.
 
 For operators, and lost without harm: it is not synced. What must be durable is in `state`.
 """
 
+import hashlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -79,3 +81,22 @@ def read(directory: Path) -> Status | None:
     fields = asdict(found)
     texts = isinstance(fields.pop("reason"), str)
     return found if texts and all(type(value) is int for value in fields.values()) else None
+
+
+READ_BYTES = 1 << 20
+
+
+def checksums_of(directory: Path, end: int) -> Iterator[tuple[str, str]]:
+    """Name and SHA-256 of every full segment that was copied. Raises OSError.
+
+    end: where the copied part of the log ends.
+    """
+    paths = sorted(path for path in (directory / "commitlog").iterdir() if path.name.isdecimal())
+    for path in paths:
+        if int(path.name) + path.stat().st_size > end:  # also one that is allocated ahead
+            continue
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while data := file.read(READ_BYTES):
+                digest.update(data)
+        yield path.name, digest.hexdigest()

@@ -1,10 +1,14 @@
-"""Requests of this node that wait for the other side's answers, which are known by their numbers.
+"""Requests that wait for the other side's answers, which are known by their numbers.
 
-Rules: every wait has a deadline, and ends with the connection; only so many wait.
+Rules: every wait has a deadline, and ends with the connection; only so many wait, and so many
+bytes.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from duolog import _errors as sdk
 
 from duolog_server.compat.remoting.codec.command import NUMBER_MAX, Command
 
@@ -52,3 +56,28 @@ class Answers:
         for answered in self._waiting.values():
             if not answered.done():
                 answered.set_exception(ConnectionError(why))
+
+
+class Held:
+    """Bytes that all of them may have together.
+
+    Attributes:
+        bytes: in use.
+    """
+
+    def __init__(self, bytes_max: int, full: str) -> None:
+        """full: what is said where they are used up."""
+        self.bytes = 0
+        self._bytes_max = bytes_max
+        self._full = full
+
+    @contextmanager
+    def request(self, size: int) -> Iterator[None]:
+        """A request of so many bytes, as long as it waits. Raises Busy."""
+        if self.bytes + size > self._bytes_max:
+            raise sdk.Busy(self._full)
+        self.bytes += size
+        try:
+            yield
+        finally:
+            self.bytes -= size

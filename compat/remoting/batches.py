@@ -1,21 +1,18 @@
 """The body of a batch: messages one behind the other (see the kernels that split it)."""
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 
-from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.command import BadRequest
 from duolog_server.compat.remoting.codec.messages import LATER
 from duolog_server.store.columns import Columns
 from duolog_server.store.kernels import batch
 from duolog_server.store.kernels.jit import I64, U8, U32
 
 BATCH_MESSAGES_MAX = 1 << 16
-_FIXED = struct.Struct(">iiiii")  # length, magic code, CRC, flag, length of the body
-_SHORT = struct.Struct(">h")
 _REASONS = {
     batch.CUT: "a batch ends within a message: {1} bytes are left",
     batch.SIZE_LIES: "a message of a batch has {0} bytes, {1} are left",
@@ -71,13 +68,3 @@ def _names(names: Sequence[bytes]) -> tuple[U8, I64]:
 
 
 _LATER = _names(LATER)
-
-
-def write_batch(messages: Sequence[tuple[int, bytes, bytes]]) -> bytes:
-    """A batch, as clients make it, of flags, bodies and properties."""
-    parts: list[bytes] = []
-    for flag, body, properties in messages:
-        size = _FIXED.size + len(body) + _SHORT.size + len(properties)
-        parts += (_FIXED.pack(size, 0, 0, flag, len(body)), body)
-        parts += (_SHORT.pack(len(properties)), properties)
-    return b"".join(parts)

@@ -13,8 +13,7 @@ from typing import TypeVar, cast
 
 from duolog_server.compat.remoting.answers import Answers
 from duolog_server.compat.remoting.codec.codes import ResponseCode
-from duolog_server.compat.remoting.codec.command import ONEWAY, Command
-from duolog_server.compat.remoting.codec.errors import BadFrame
+from duolog_server.compat.remoting.codec.command import BadFrame, Command
 from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
 from duolog_server.compat.remoting.codec.signatures import signed
 
@@ -107,10 +106,6 @@ class Calling(asyncio.Protocol):
         if answer.code:
             raise CallRefused(self._address, answer.code, answer.remark)
         return answer
-
-    def tell(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> None:
-        """Send a oneway request. Raises ConnectionError."""
-        self._write(replace(self._request(code, fields, body), flag=ONEWAY))
 
     async def pass_on(self, request: Command, seconds: float) -> Command:
         """Send another's request as it is, but for its number; its answer.

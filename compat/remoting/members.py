@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from duolog import _errors as sdk
 
-from duolog_server.compat.remoting.codec.heartbeats import ConsumerData, Heartbeat, Subscription
+from duolog_server.compat.remoting.codec.bodies import ConsumerData, Heartbeat, Subscription
 from duolog_server.compat.remoting.port.dispatcher import Peer
 from duolog_server.node.identity.access.gate import Principal
 from duolog_server.store.clocks import MonoMs

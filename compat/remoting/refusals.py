@@ -3,7 +3,7 @@
 from duolog import _errors as sdk
 
 from duolog_server.compat.remoting.codec.codes import ResponseCode
-from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.command import BadRequest
 from duolog_server.store import errors
 from duolog_server.store.status import PutMessageStatus
 

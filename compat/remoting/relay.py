@@ -17,6 +17,7 @@ from dataclasses import replace
 from duolog import _errors as sdk
 from duolog._background import Joint
 
+from duolog_server.compat.remoting.answers import Held
 from duolog_server.compat.remoting.batches import count_of
 from duolog_server.compat.remoting.calling import Calling, connect
 from duolog_server.compat.remoting.codec.codes import RequestCode
@@ -24,11 +25,10 @@ from duolog_server.compat.remoting.codec.command import (
     HEADER_BYTES_MAX,
     LENGTHS_BYTES,
     NUMBER_MAX,
+    BadRequest,
     Command,
 )
-from duolog_server.compat.remoting.codec.errors import BadRequest
 from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX
-from duolog_server.compat.remoting.held import Held
 from duolog_server.compat.remoting.port.dispatcher import Peer
 from duolog_server.node.core.throttle import Throttle, throttled
 from duolog_server.node.identity.quotas.quotas import Who

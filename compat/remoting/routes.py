@@ -8,7 +8,7 @@ from duolog._message import RETRY_PREFIX
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.codec.fields import read_header
 from duolog_server.compat.remoting.codec.headers import RouteRequest
-from duolog_server.compat.remoting.codec.routes import (
+from duolog_server.compat.remoting.codec.nameserver import (
     MASTER_ID,
     STANDARD_JSON_VERSION,
     BrokerAddresses,
@@ -102,7 +102,7 @@ class Routes:
         master = self._living_master() if broker.replication.not_master() else self._advertised
         if master:
             found[MASTER_ID] = master
-        others = {self._advertised, *map(self._reached_at, self._replicas())} - {master, ""}
+        others = {self._advertised, *map(self._reached_at, self._broker.endpoints())} - {master, ""}
         found.update(enumerate(sorted(others), MASTER_ID + 1))
         return BrokerAddresses(broker.node.cluster, broker.group, found)
 
@@ -132,12 +132,6 @@ class Routes:
         """The address of another node's port; empty for none, and for this node."""
         found = self._reached_at(endpoint)
         return "" if found == self._advertised else found
-
-    def _replicas(self) -> list[str]:
-        """Client endpoints of the registered nodes of the group."""
-        failover = self._broker.failover
-        view = failover.routes.get(self._broker.group) if failover else None
-        return [one.endpoint for one in view.replicas.values()] if view is not None else []
 
     def _reached_at(self, endpoint: str) -> str:
         """The address of a node's remoting port; empty for none."""

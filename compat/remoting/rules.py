@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterable
 
 from duolog._message import RETRY_PREFIX
 
-from duolog_server.compat.remoting.codec.adminbodies import (
+from duolog_server.compat.remoting.codec.bodies import (
     group_name,
+    read_check,
     read_group,
     read_groups,
+    read_heartbeat,
+    read_locks,
     read_topics,
     topic_name,
 )
 from duolog_server.compat.remoting.codec.codes import RequestCode
-from duolog_server.compat.remoting.codec.command import Command
-from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.command import BadRequest, Command
 from duolog_server.compat.remoting.codec.headers import sent_fields
-from duolog_server.compat.remoting.codec.heartbeats import read_check, read_heartbeat
-from duolog_server.compat.remoting.codec.locks import read_locks
 from duolog_server.compat.remoting.routes import DEFAULT_TOPIC, reply_topic
 from duolog_server.node.identity.access.rules import (
     Facts,

@@ -22,18 +22,16 @@ from duolog_server.compat.remoting.consuming.offsets import Commits, Offsets
 from duolog_server.compat.remoting.consuming.pulling import Pulling
 from duolog_server.compat.remoting.guarding.authenticator import Authenticator
 from duolog_server.compat.remoting.guarding.visibility import Sight
+from duolog_server.compat.remoting.lookups import Queries, reached_at
 from duolog_server.compat.remoting.members import Members
-from duolog_server.compat.remoting.naming.registrar import Registrar
-from duolog_server.compat.remoting.places import reached_at
+from duolog_server.compat.remoting.naming import Registrar
 from duolog_server.compat.remoting.port.dispatcher import Begun, Handler, Peer, tried
 from duolog_server.compat.remoting.producing.replies import Replies
 from duolog_server.compat.remoting.producing.sending import Sending
 from duolog_server.compat.remoting.producing.transactions import Transactions
-from duolog_server.compat.remoting.queries import Queries
 from duolog_server.compat.remoting.refusals import refusal
 from duolog_server.compat.remoting.relay import Relay
-from duolog_server.compat.remoting.replicas.registration import Registration, SlavesPort
-from duolog_server.compat.remoting.replicas.tables import TABLES, Tables
+from duolog_server.compat.remoting.replicas import TABLES, Registration, SlavesPort, Tables
 from duolog_server.compat.remoting.routes import Routes
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.traffic import RPC_BOUNDS, CallTimes

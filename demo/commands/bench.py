@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from duolog_server.ops.cli.output import Json, Timeout, fail, print_facts, run
+from duolog_server.ops.cli.access import asked, calls, prints
+from duolog_server.ops.cli.output import fail, print_facts
 
 if TYPE_CHECKING:
+    from duolog import Client
+
     from duolog_server.demo.measure import Measured
 
 app = typer.Typer(no_args_is_help=True)
@@ -36,7 +38,7 @@ def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bars.update(bar, completed=done)
 
 
-def _report(row: dict[str, object], as_json: bool, target: Path | None) -> None:
+def _report(row: dict[str, object], target: Path | None) -> None:
     if target is not None:
         row = {"time": int(time.time()), **row}
         new = not target.exists()
@@ -45,7 +47,7 @@ def _report(row: dict[str, object], as_json: bool, target: Path | None) -> None:
             if new:
                 writer.writeheader()
             writer.writerow(row)
-    print_facts(row, as_json)
+    print_facts(row)
 
 
 def _positive(**numbers: int) -> None:
@@ -54,29 +56,26 @@ def _positive(**numbers: int) -> None:
             fail(f"--{name} is {value}; it must be at least 1", "duolog bench --help")
 
 
-@app.command()
+@calls(app, timeout=60.0)
 def produce(
     topic: Annotated[str, Topic] = "bench",
     messages: Annotated[int, typer.Option(help="Messages to send.")] = 1_000_000,
     size: Annotated[int, typer.Option(help="Size of a body in bytes.")] = 100,
     batch: Annotated[int, typer.Option(help="Messages per batch; 1: one send at a time.")] = 50_000,
     senders: Annotated[int, typer.Option(help="Concurrent senders (with --batch 1).")] = 1,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 60.0,
     target: Annotated[Path | None, Csv] = None,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Send messages as fast as the node accepts them."""
     _positive(messages=messages, size=size, batch=batch, senders=senders)
 
-    async def work(progress: Callable[[int], None]) -> "Measured":
-        from duolog import TopicExists
+    with _bar("produce", messages) as progress:
 
-        from duolog_server.demo.measure import Load, produce_batches, produce_singly
+        async def work(client: "Client") -> "Measured":
+            from duolog import TopicExists
 
-        load = Load(messages, size, topic)
+            from duolog_server.demo.measure import Load, produce_batches, produce_singly
 
-        async with client_of(endpoints, timeout) as client:
+            load = Load(messages, size, topic)
             try:
                 await client.admin.create_topic(topic)
             except TopicExists:
@@ -85,46 +84,38 @@ def produce(
                 return await produce_singly(client, load, senders, progress)
             return await produce_batches(client, load, batch, progress)
 
-    with _bar("produce", messages) as progress:
-        found = run(work(progress))
-    _report({"bench": "produce", "size": size, "batch": batch, **found.row()}, as_json, target)
+        found = asked(work)
+    _report({"bench": "produce", "size": size, "batch": batch, **found.row()}, target)
 
 
-@app.command()
+@calls(app, timeout=60.0)
 def consume(
     topic: Annotated[str, Topic] = "bench",
     messages: Annotated[int, typer.Option(help="Messages to read.")] = 1_000_000,
     group: Annotated[str, typer.Option(help="Consumer group; default: a new one each time.")] = "",
     columns: Annotated[bool, typer.Option(help="Read columns, not message objects.")] = True,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 60.0,
     target: Annotated[Path | None, Csv] = None,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Read messages as fast as the node delivers them."""
     _positive(messages=messages)
 
-    async def work(progress: Callable[[int], None]) -> "Measured":
-        from duolog_server.demo.measure import consume as measure
-
-        name = group or f"bench-{time.time_ns()}"
-        async with (
-            client_of(endpoints, timeout) as client,
-            client.consumer(name, topic) as consumer,
-        ):
-            return await measure(consumer, messages, not columns, 3.0, progress)
-
     with _bar("consume", messages) as progress:
-        found = run(work(progress))
-    _report({"bench": "consume", "columns": columns, **found.row()}, as_json, target)
+
+        async def work(client: "Client") -> "Measured":
+            from duolog_server.demo.measure import consume as measure
+
+            async with client.consumer(group or f"bench-{time.time_ns()}", topic) as consumer:
+                return await measure(consumer, messages, not columns, 3.0, progress)
+
+        found = asked(work)
+    _report({"bench": "consume", "columns": columns, **found.row()}, target)
 
 
-@app.command()
+@prints(app)
 def recover(
     megabytes: Annotated[int, typer.Option(help="Size of the log in MiB.")] = 1024,
     size: Annotated[int, typer.Option(help="Size of a body in bytes.")] = 1024,
     target: Annotated[Path | None, Csv] = None,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Write a log to a temporary directory, then recover it, rebuilding queues and index."""
     _positive(megabytes=megabytes, size=size)
@@ -141,4 +132,4 @@ def recover(
         found = measure(directory)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    _report({"bench": "recover", "size": size, **found}, as_json, target)
+    _report({"bench": "recover", "size": size, **found}, target)

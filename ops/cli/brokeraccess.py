@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
+from duolog_server.ops.cli.access import add_options, option
 from duolog_server.ops.cli.output import USAGE, fail, help_of
 
 if TYPE_CHECKING:
@@ -35,16 +36,8 @@ def _noted(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
     return value
 
 
-def _option(flag: str, help_: str) -> Any:
-    return typer.Option(
-        flag,
-        envvar=f"DUOLOG_{flag.split('/')[0].strip('-').replace('-', '_').upper()}",
-        help=help_,
-        callback=_noted,
-        expose_value=False,
-        is_eager=True,
-        rich_help_panel=PANEL,
-    )
+def _option(flag: str, text: str) -> Any:
+    return option(flag, text=text, keep=_noted, is_eager=True, rich_help_panel=PANEL)
 
 
 def _shared(
@@ -81,18 +74,12 @@ def _shared(
     """Carries the options; never called."""
 
 
-_NAMES = frozenset(_shared.__annotations__) - {"return"}
-
-
 class CallsBrokers(TyperCommand):
     """A command that calls brokers or name servers of RocketMQ."""
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
-        sample = typer.Typer(add_completion=False)
-        sample.command()(_shared)
-        given = typer.main.get_command(sample)
-        self.params.extend(param for param in given.params if param.name in _NAMES)
+        add_options(self, _shared)
 
 
 def broker_access(ctx: typer.Context) -> "Access":

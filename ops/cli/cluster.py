@@ -2,25 +2,22 @@
 
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.ops.cli.access import asked, calls
 from duolog_server.ops.cli.output import (
     LONG_MAX,
-    Json,
-    Timeout,
     fail,
     print_rows,
-    run,
+    wants_json,
 )
 from duolog_server.ops.inspection.masterships import led
 from duolog_server.ops.inspection.times import iso
 
 if TYPE_CHECKING:
-    from duolog import Admin, ClusterStatus, Mastership, NodeStatus, RocketmqSlaveStatus
+    from duolog import ClusterStatus, Mastership, NodeStatus, RocketmqSlaveStatus
 
     from duolog_server.ops.inspection.masterships import Led
 
@@ -32,11 +29,8 @@ def _group() -> None:
     """Show the nodes, switch the master, drain a node."""
 
 
-@app.command()
+@calls(app)
 def status(
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(help="Seconds between two polls.", min=0.1)] = 1.0,
     count: Annotated[
@@ -48,7 +42,7 @@ def status(
     while True:
         polls += 1
         try:
-            show(run(ask(endpoints, timeout)), as_json, clear=watch)
+            show(_polled(), clear=watch)
         except typer.Exit:
             if not watch:
                 raise  # with --watch, the error was printed, and the next poll may succeed
@@ -60,50 +54,44 @@ def status(
             return
 
 
-async def ask(endpoints: str, timeout: float) -> "ClusterStatus":
-    """One poll."""
-    async with client_of(endpoints, timeout) as client:
-        return await client.admin.cluster_status()
+def _polled() -> "ClusterStatus":
+    return asked(lambda client: client.admin.cluster_status())
 
 
-@app.command()
-def epochs(
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
-) -> None:
+@calls(app)
+def epochs() -> None:
     """Show who led each replica group, since when, how long and why, and gaps without one."""
     rows = [
-        _led_row(node.replication.group, one, told, as_json)
-        for node in run(ask(endpoints, timeout)).nodes
+        _led_row(node.replication.group, one, told)
+        for node in _polled().nodes
         if node.is_master and not node.stale
         for one, told in zip(
             node.replication.masterships, led(node.replication.masterships), strict=True
         )
     ]
     columns = ["group", "epoch", "master", "since", "lasted_ms", "cause", "unled_ms"]
-    print_rows(rows, columns, as_json)
+    print_rows(rows, columns)
 
 
-def _led_row(group: str, one: "Mastership", told: "Led", as_json: bool) -> dict[str, object]:
+def _led_row(group: str, one: "Mastership", told: "Led") -> dict[str, object]:
     """A mastership; its cause as its name for programs, in words for people."""
     return {
         "group": group,
         "epoch": told.epoch,
         "master": told.master,
-        "since": told.begin_ms if as_json else iso(told.begin_ms),
+        "since": told.begin_ms if wants_json() else iso(told.begin_ms),
         "lasted_ms": told.lasted_ms,
-        "cause": one.cause if as_json else told.cause,
+        "cause": one.cause if wants_json() else told.cause,
         "unled_ms": told.unled_ms,
     }
 
 
-def show(found: "ClusterStatus", as_json: bool, clear: bool) -> None:
+def show(found: "ClusterStatus", clear: bool) -> None:
     """Print the nodes; on a terminal, --watch overwrites the previous output."""
     rows = [row for node in found.nodes for row in rows_of(found.cluster, node)]
-    if clear and sys.stdout.isatty() and not as_json:
+    if clear and sys.stdout.isatty() and not wants_json():
         sys.stdout.write("\x1b[H\x1b[2J")
-    print_rows(rows, list(rows[0]) if rows else ["node"], as_json)
+    print_rows(rows, list(rows[0]) if rows else ["node"])
 
 
 def rows_of(cluster: str, node: "NodeStatus") -> list[dict[str, object]]:
@@ -155,40 +143,34 @@ def row_of(cluster: str, node: "NodeStatus") -> dict[str, object]:
     }
 
 
-@app.command()
+@calls(app, json=False)
 def failover(
     node: Annotated[str, typer.Argument(help="The next master; default: any in-sync slave.")] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
     """Make another node the master (planned switch): puts pause for some ms, no message is lost."""
-    order(endpoints, timeout, lambda admin: admin.failover(node))
+    asked(lambda client: client.admin.failover(node))
     print(f"{node or 'another node'} is taking over")
 
 
-@app.command()
+@calls(app, json=False)
 def drain(
     node: Annotated[str, typer.Argument(help="Name of the node.")],
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
     """Exclude a node: a master hands over, the node is not elected, and no put waits for it."""
-    order(endpoints, timeout, lambda admin: admin.drain(node))
+    asked(lambda client: client.admin.drain(node))
     print(f"{node} is drained")
 
 
-@app.command()
+@calls(app, json=False)
 def undrain(
     node: Annotated[str, typer.Argument(help="Name of the node.")],
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
     """Include a drained node again: it can be elected, and puts wait for it."""
-    order(endpoints, timeout, lambda admin: admin.drain(node, undo=True))
+    asked(lambda client: client.admin.drain(node, undo=True))
     print(f"{node} is no longer drained")
 
 
-@app.command("set")
+@calls(app, "set")
 def set_guarantee(
     setting: Annotated[
         str, typer.Argument(help="in-sync-replicas, flush-disk-type or ack.", show_default=False)
@@ -199,9 +181,6 @@ def set_guarantee(
             help="A number; SYNC_FLUSH or ASYNC_FLUSH; durable or received.", show_default=False
         ),
     ],
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Set what puts of an elected group are promised, whichever node leads.
 
@@ -209,24 +188,17 @@ def set_guarantee(
     keeps them while it leads.
     """
 
-    async def change() -> dict[str, str]:
-        async with client_of(endpoints, timeout) as client:
-            return dict(await client.admin.set_guarantee(setting, value))
-
-    rows: list[dict[str, object]] = [
-        {"setting": name, "value": now} for name, now in run(change()).items()
-    ]
-    print_rows(rows, ["setting", "value"], as_json)
+    guarantee = asked(lambda client: client.admin.set_guarantee(setting, value))
+    rows = [{"setting": name, "value": now} for name, now in guarantee.items()]
+    print_rows(rows, ["setting", "value"])
 
 
-@app.command()
+@calls(app, timeout=15.0, json=False)
 def elect(
     epoch: Annotated[
         int,
         typer.Option(min=0, max=LONG_MAX, help="The last epoch, as shown by `cluster status`."),
     ],
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 15.0,
     unclean: Annotated[
         bool, typer.Option("--unclean", help="Accept the loss of records that this node lacks.")
     ] = False,
@@ -242,15 +214,5 @@ def elect(
             "duolog cluster status",
             2,
         )
-    order(endpoints, timeout, lambda admin: admin.elect_unclean(epoch))
+    asked(lambda client: client.admin.elect_unclean(epoch))
     print(f"elected; records that only other nodes held after epoch {epoch} are lost")
-
-
-def order(endpoints: str, timeout: float, what: Callable[["Admin"], Awaitable[None]]) -> None:
-    """Send an administrative request to the node at the endpoints."""
-
-    async def give() -> None:
-        async with client_of(endpoints, timeout) as client:
-            await what(client.admin)
-
-    run(give())

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from duolog_server.ops.cli.output import Json, fail, print_json, print_rows
+from duolog_server.ops.cli.access import prints
+from duolog_server.ops.cli.output import fail, print_json, print_rows, wants_json
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -15,13 +16,12 @@ def _group() -> None:
     """Show and check the configuration."""
 
 
-@app.command()
+@prints(app)
 def show(
     config: Annotated[Path | None, typer.Option(help="TOML file (default ./duolog.toml).")] = None,
     origin: Annotated[
         bool, typer.Option("--origin", help="Show where each value comes from.")
     ] = False,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show every key with its value."""
     from duolog_server.node.runtime.config import ConfigError, load, rows
@@ -34,13 +34,12 @@ def show(
         {"key": f"{section}.{key}", "value": value, **({"origin": where} if origin else {})}
         for section, key, value, where in rows(loaded, origins)
     ]
-    print_rows(table, ["key", "value", *(["origin"] if origin else [])], as_json)
+    print_rows(table, ["key", "value", *(["origin"] if origin else [])])
 
 
-@app.command()
+@prints(app)
 def check(
     config: Annotated[Path | None, typer.Option(help="TOML file (default ./duolog.toml).")] = None,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Say what a node would refuse, and what works but is not safe.
 
@@ -62,7 +61,7 @@ def check(
     found = [*cautions(loaded), *untimely(loaded, datetime.now(UTC))]
     types = ProtoTypes.of(loaded.console.protobuf)
     found += [f"console.protobuf: {wrong}: bodies are not shown so" for wrong in types.wrong]
-    if as_json:
+    if wants_json():
         print_json(found)
         return
     for text in found:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, connection_settings
+from duolog_server.ops.cli.access import calls, connection_settings
 from duolog_server.ops.cli.output import fail, help_of, say
 
 app = typer.Typer(add_completion=False)
@@ -13,7 +13,7 @@ app = typer.Typer(add_completion=False)
 DEFAULT_LISTEN = "127.0.0.1:8090"
 
 
-@app.command()
+@calls(app, timeout=None, json=False)
 def console(
     listen: Annotated[
         str, typer.Option(help="HOST:PORT that browsers reach; port 0: a free one.")
@@ -35,7 +35,6 @@ def console(
             help="Do not show these fields, or the whole body (TOPIC=hidden; repeatable).",
         ),
     ] = None,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
 ) -> None:
     """Serve the console, until it is interrupted.
 
@@ -63,7 +62,7 @@ def console(
     tls = settings.tls
     try:
         options = ConsoleOptions(
-            parse_endpoints(endpoints),
+            parse_endpoints(settings.endpoints),
             host,
             tls=tls is not None,
             ca=str(tls.ca or "") if tls is not None else "",
@@ -79,13 +78,7 @@ def console(
         fail(str(error), help_of())
     if wrong:
         fail(f"--protobuf {wrong[0]}", help_of())
-    try:
-        both = host == "[::]" and socket.has_dualstack_ipv6()
-        made = socket.create_server(
-            (host.strip("[]"), int(port)), family=_family(host), dualstack_ipv6=both
-        )
-    except OSError as error:
-        fail(f"cannot listen on {listen}: {error.strerror or error}", "--listen HOST:PORT")
+    made = _listening(listen)
     scheme, at = "https" if cert else "http", made.getsockname()[1]
     behind = f", which browsers see at {' and '.join(options.origins)}" if options.origins else ""
     say(f"console of {', '.join(options.endpoints)}: {scheme}://{host}:{at}/{behind}")
@@ -95,5 +88,13 @@ def console(
         run(options, [made])
 
 
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+def _listening(listen: str) -> socket.socket:
+    """A socket that listens on HOST:PORT; it fails the command where that cannot be."""
+    host, _, port = listen.rpartition(":")
+    both = host == "[::]" and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    try:
+        at = host.strip("[]"), int(port)
+        return socket.create_server(at, family=family, dualstack_ipv6=both)
+    except OSError as error:
+        fail(f"cannot listen on {listen}: {error.strerror or error}", "--listen HOST:PORT")

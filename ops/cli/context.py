@@ -6,7 +6,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, asked_password, tls_of_settings
+from duolog_server.ops.cli import output
+from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, asked_password, prints, tls_of_settings
 from duolog_server.ops.cli.contexts import (
     Context,
     ContextError,
@@ -14,7 +15,6 @@ from duolog_server.ops.cli.contexts import (
     load_contexts,
     save_contexts,
 )
-from duolog_server.ops.cli.output import USAGE, Json, fail, print_facts, print_rows, say
 
 app = typer.Typer(no_args_is_help=True)
 Name = typer.Argument(help="Name of the context.", metavar="NAME")
@@ -27,7 +27,7 @@ def _group() -> None:
 
 
 def _refuse(text: str, hint: str = LIST) -> NoReturn:
-    fail(text, hint, USAGE)
+    output.fail(text, hint, output.USAGE)
 
 
 def _load() -> Contexts:
@@ -41,7 +41,7 @@ def _save(contexts: Contexts) -> None:
     try:
         save_contexts(contexts)
     except ContextError as error:
-        fail(str(error))
+        output.fail(str(error))
 
 
 @app.command()
@@ -98,7 +98,7 @@ def add(
         _save(contexts.having(name, context))
     except ContextError as error:
         _refuse(str(error))
-    say(f"added {name}; duolog context use {name} makes it the current one")
+    output.say(f"added {name}; duolog context use {name} makes it the current one")
 
 
 def _check(nodes: str, user: str) -> None:
@@ -126,33 +126,32 @@ def use(name: Annotated[str, Name]) -> None:
         _save(_load().using(name))
     except ContextError as error:
         _refuse(str(error))
-    say(f"{name} is the current context")
+    output.say(f"{name} is the current context")
 
 
-@app.command("list")
-def list_(as_json: Annotated[bool, Json] = False) -> None:
+@prints(app, "list")
+def list_() -> None:
     """List contexts. The current one is marked with *: that of DUOLOG_CONTEXT, if it is set."""
     contexts = _load()
     current = os.environ.get("DUOLOG_CONTEXT") or contexts.current
     rows = [
         {
-            "current": name == current if as_json else "*" if name == current else "",
+            "current": name == current if output.wants_json() else "*" if name == current else "",
             "name": name,
             "endpoints": context.endpoints,
             "user": context.user,
-            "tls": bool(context.tls) if as_json else "yes" if context.tls else "no",
+            "tls": bool(context.tls) if output.wants_json() else "yes" if context.tls else "no",
         }
         for name, context in sorted(contexts.known.items())
     ]
-    print_rows(rows, ["current", "name", "endpoints", "user", "tls"], as_json)
+    output.print_rows(rows, ["current", "name", "endpoints", "user", "tls"])
 
 
-@app.command()
+@prints(app)
 def show(
     name: Annotated[
         str, typer.Argument(help="Name of the context; default: the current one.")
     ] = "",
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show a context, but not its password."""
     contexts = _load()
@@ -170,7 +169,7 @@ def show(
         "password": "stored" if context.password else password or "none",
     }
     facts.pop("password_file", None)
-    print_facts(facts, as_json)
+    output.print_facts(facts)
 
 
 @app.command()
@@ -182,4 +181,6 @@ def remove(name: Annotated[str, Name]) -> None:
     except ContextError as error:
         _refuse(str(error))
     _save(left)
-    say(f"removed {name}" + ("; no context is in use now" if contexts.current == name else ""))
+    output.say(
+        f"removed {name}" + ("; no context is in use now" if contexts.current == name else "")
+    )

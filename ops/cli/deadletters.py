@@ -5,25 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from duolog_server.ops.cli.output import (
-    EXIT_ERROR,
-    Json,
-    Timeout,
-    Yes,
-    confirm,
-    plain,
-    print_json,
-    print_rows,
-    run,
-    say,
-)
-from duolog_server.ops.cli.places import PLACE, read_place
+from duolog_server.ops.cli import output
+from duolog_server.ops.cli.access import asked, calls
+from duolog_server.ops.cli.arguments import PLACE, read_place
 
 if TYPE_CHECKING:
-    from duolog import Message
+    from collections.abc import Coroutine
 
-    from duolog_server.ops.inspection.deadletters.places import LettersPage
+    from duolog import Client, Message
+
     from duolog_server.ops.inspection.deadletters.redelivery import Redelivery
     from duolog_server.ops.inspection.messages.places import Place
 
@@ -61,62 +51,47 @@ def dead(
     group: str,
     limit: Annotated[int, Max] = 100,
     at: Annotated[str, At] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show the dead letters of a group: messages whose last attempt failed."""
-    from duolog_server.ops.inspection.deadletters.places import letters_page
+    from duolog_server.ops.inspection.deadletters.letters import letters_page
 
     begin = _read(at) if at else None
 
-    async def ask() -> "LettersPage":
-        async with client_of(endpoints, timeout) as client:
-            return await letters_page(client, group, begin, limit)
-
-    page = run(ask(), _HINTS)
+    page = asked(lambda client: letters_page(client, group, begin, limit), _HINTS)
     columns = ["place", "topic", "message_id", "tags", "attempts", "body"]
-    print_rows(map(_row, page.letters), columns, as_json)
+    output.print_rows(map(_row, page.letters), columns)
     if page.next is not None:
-        say(f"there are more, {page.total} in all; the next ones: --at {page.next}")
+        output.say(f"there are more, {page.total} in all; the next ones: --at {page.next}")
 
 
 def export(
     group: str,
     letter: Annotated[list[str] | None, Letter] = None,
     at: Annotated[str, At] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
     """Print dead letters whole, as JSON lines, the oldest of each queue first."""
-    from duolog_server.ops.inspection.deadletters.export import lines, selected
+    from duolog_server.ops.inspection.deadletters.letters import lines, selected
 
     places, begin = list(map(_read, letter or [])), _read(at) if at else None
     last = ""
 
-    async def work() -> None:
+    async def work(client: "Client") -> None:
         nonlocal last
-        async with (
-            client_of(endpoints, timeout) as client,
-            aclosing(lines(selected(client, group, places, begin))) as found,
-        ):
+        async with aclosing(lines(selected(client, group, places, begin))) as found:
             async for last in found:
                 print(last, end="")
 
-    run(work(), _HINTS)
+    asked(work, _HINTS)
     if last.startswith('{"stopped"'):
-        say("the export is incomplete: its last line says why")
-        raise typer.Exit(EXIT_ERROR)
+        output.say("the export is incomplete: its last line says why")
+        raise typer.Exit(output.EXIT_ERROR)
 
 
 def redeliver(
     group: str,
     limit: Annotated[int, Max] = 100,
     letter: Annotated[list[str] | None, Letter] = None,
-    yes: Annotated[bool, Yes] = False,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Send a group's dead letters to their original topics again: each once, or those named."""
     from duolog_server.ops.inspection.deadletters.redelivery import Bounds, redeliver_at
@@ -124,33 +99,36 @@ def redeliver(
 
     places = list(map(_read, letter or []))
     what = f"{len(places)}" if places else f"up to {limit}"
-    confirm(f"Redeliver {what} dead letters of {group}?", yes)
+    output.confirm(f"Redeliver {what} dead letters of {group}?", yes)
 
-    async def work() -> "Redelivery":
-        async with client_of(endpoints, timeout) as client:
-            if places:
-                return await redeliver_at(client, group, places, REDELIVERY_SECONDS)
-            return await send_again(client, group, Bounds(limit, REDELIVERY_SECONDS))
+    def work(client: "Client") -> "Coroutine[object, None, Redelivery]":
+        if places:
+            return redeliver_at(client, group, places, REDELIVERY_SECONDS)
+        return send_again(client, group, Bounds(limit, REDELIVERY_SECONDS))
 
-    _show(group, run(work(), _HINTS), as_json)
+    _show(group, asked(work, _HINTS))
 
 
-def _show(group: str, done: "Redelivery", as_json: bool) -> None:
+def _show(group: str, done: "Redelivery") -> None:
     refused = [
         {"place": str(one.place), "topic": one.topic, "why": one.why} for one in done.refused
     ]
-    if as_json:
+    if output.wants_json():
         more = {"refused": refused} if refused else {}
         stopped = {"stopped": done.stopped} if done.stopped else {}
-        print_json({"group": group, "sent_again": done.sent, **more, **stopped})
+        output.print_json({"group": group, "sent_again": done.sent, **more, **stopped})
     else:
-        print(f"group       {plain(group)}\nsent again  {done.sent}")
+        print(f"group       {output.plain(group)}\nsent again  {done.sent}")
         for one in refused:
-            say(f"not sent: {one['place']} to {one['topic'] or '?'}: {one['why']}")
+            output.say(f"not sent: {one['place']} to {one['topic'] or '?'}: {one['why']}")
         if done.stopped:
-            say(f"the rest was not tried: {done.stopped}")
+            output.say(f"the rest was not tried: {done.stopped}")
     if refused or done.stopped:
-        raise typer.Exit(EXIT_ERROR)
+        raise typer.Exit(output.EXIT_ERROR)
 
 
-COMMANDS = (dead, export, redeliver)
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to a noun's."""
+    calls(app)(dead)
+    calls(app, json=False)(export)
+    calls(app)(redeliver)

@@ -5,48 +5,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli import deadletters
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, asked, client_of
-from duolog_server.ops.cli.output import (
-    INT_MAX,
-    After,
-    Contains,
-    Json,
-    Limit,
-    Timeout,
-    Yes,
-    confirm,
-    fail,
-    print_facts,
-    print_json,
-    print_rows,
-    run,
-    say,
-    say_next,
-    show_findings,
-)
+from duolog_server.ops.cli import deadletters, output
+from duolog_server.ops.cli.access import asked, calls
 
 if TYPE_CHECKING:
-    from duolog import GroupDescription, TopicDescription
+    from duolog import Client, GroupDescription, TopicDescription
 
 app = typer.Typer(no_args_is_help=True)
 
 
-@app.command("list")
+@calls(app, "list")
 def list_(
-    contains: Annotated[str, Contains] = "",
-    limit: Annotated[int | None, Limit] = None,
-    after: Annotated[str, After] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
+    contains: Annotated[str, output.Contains] = "",
+    limit: Annotated[int | None, output.Limit] = None,
+    after: Annotated[str, output.After] = "",
 ) -> None:
     """List groups by name, all of them or a part, with their lag in messages and seconds."""
-    page = asked(
-        endpoints,
-        timeout,
-        lambda client: client.admin.groups_page(contains, after=after, limit=limit or 0),
-    )
+    page = asked(lambda client: client.admin.groups_page(contains, after=after, limit=limit or 0))
 
     rows = [
         {
@@ -60,16 +35,13 @@ def list_(
         for group in page.rows
     ]
     columns = ["group", "members", "clients", "topics", "lag_messages", "lag_seconds"]
-    print_rows(rows, columns, as_json)
-    say_next(page)
+    output.print_rows(rows, columns)
+    output.say_next(page)
 
 
-@app.command()
+@calls(app)
 def show(
     group: str,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show the queues of a group: committed offsets, lag, readers."""
 
@@ -85,39 +57,35 @@ def show(
             "member": queue.member_id,
             "not_polled": queue.not_polled,
         }
-        for queue in asked(endpoints, timeout, lambda client: client.admin.group(group)).queues
+        for queue in asked(lambda client: client.admin.group(group)).queues
     ]
     columns = ["topic", "queue_id", "committed", "max_offset", "lag_messages", "lag_seconds"]
-    print_rows(rows, [*columns, "member", "not_polled"], as_json)
+    output.print_rows(rows, [*columns, "member", "not_polled"])
 
 
-@app.command()
+@calls(app)
 def explain(
     group: str,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Say how a group is doing, what is wrong with it, and what to do."""
     from duolog_server.ops.inspection.doctor.consumers import diagnose_groups
     from duolog_server.store.grouptopics import dead_letter_topic
 
-    async def ask() -> "tuple[GroupDescription, list[TopicDescription]]":
-        async with client_of(endpoints, timeout) as client:
-            found = await client.admin.group(group)
-            return found, await client.admin.topics([dead_letter_topic(group)], system=True)
+    async def ask(client: "Client") -> "tuple[GroupDescription, list[TopicDescription]]":
+        found = await client.admin.group(group)
+        return found, await client.admin.topics([dead_letter_topic(group)], system=True)
 
-    found, dead = run(ask())
+    found, dead = asked(ask)
     rows = [_progress(found, topic) for topic in sorted({q.topic for q in found.queues})]
     findings = diagnose_groups([found], dead)
-    if as_json:
-        told = [asdict(finding) for finding in findings]
+    if output.wants_json():
         counts = {"members": found.members, "clients": found.clients}
-        print_json({"group": group, **counts, "topics": rows, "findings": told})
+        told_of = [asdict(finding) for finding in findings]
+        output.print_json({"group": group, **counts, "topics": rows, "findings": told_of})
         return
     print(f"consumers connected: {found.members} of the SDK, {found.clients} of RocketMQ's clients")
-    print_rows(rows, list(rows[0]) if rows else ["topic"], False)
-    show_findings(findings)
+    output.print_rows(rows, list(rows[0]) if rows else ["topic"], False)
+    output.show_findings(findings)
 
 
 def _progress(group: "GroupDescription", topic: str) -> dict[str, object]:
@@ -134,7 +102,7 @@ def _progress(group: "GroupDescription", topic: str) -> dict[str, object]:
     }
 
 
-@app.command("set")
+@calls(app, "set")
 def set_(
     group: str,
     orderly: Annotated[
@@ -148,7 +116,7 @@ def set_(
         int | None,
         typer.Option(
             min=0,
-            max=INT_MAX,
+            max=output.INT_MAX,
             help="Retries after the first attempt, before a message becomes a dead letter.",
         ),
     ] = None,
@@ -161,43 +129,34 @@ def set_(
             "--exclusive/--shared", help="Whether a lite topic has one subscriber at a time."
         ),
     ] = None,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Create a group, or change how it consumes."""
     found = asked(
-        endpoints,
-        timeout,
         lambda client: client.admin.put_group(
             group,
             orderly=orderly,
             retry_times=retry_times,
             lite_topic=lite_topic,
             lite_exclusive=exclusive,
-        ),
+        )
     )
     facts = {"group": found.group, "orderly": found.orderly, "retry_times": found.retry_times}
     if found.lite_topic:
         facts |= {"lite_topic": found.lite_topic, "exclusive": found.lite_exclusive}
-    print_facts(facts, as_json)
+    output.print_facts(facts)
 
 
-for command in deadletters.COMMANDS:
-    app.command()(command)
+deadletters.add_to(app)
 
 
-@app.command()
+@calls(app)
 def reset(
     group: str,
     topic: str,
     to: Annotated[
         str, typer.Option(help="earliest, latest, a time (10m, 2h, ISO, ms), or offset:N.")
     ] = "earliest",
-    yes: Annotated[bool, Yes] = False,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Set the offsets of a group that has no members now."""
     from duolog_server.ops.inspection.resets import BadResumePoint, resume_point_of
@@ -205,33 +164,25 @@ def reset(
     try:
         point = resume_point_of(to)
     except BadResumePoint as error:
-        fail(str(error), "duolog group reset --help")
-    confirm(f"Reset the offsets of {group} in {topic} to {to}?", yes)
+        output.fail(str(error), "duolog group reset --help")
+    output.confirm(f"Reset the offsets of {group} in {topic} to {to}?", yes)
 
     rows = [
         {"topic": found.topic, "queue_id": found.queue_id, "offset": found.offset}
         for found in asked(
-            endpoints,
-            timeout,
-            lambda client: client.admin.reset_group(group, topic, point.at, offset=point.offset),
+            lambda client: client.admin.reset_group(group, topic, point.at, offset=point.offset)
         )
     ]
-    print_rows(rows, ["topic", "queue_id", "offset"], as_json)
+    output.print_rows(rows, ["topic", "queue_id", "offset"])
 
 
-@app.command()
+@calls(app)
 def delete(
     group: str,
-    yes: Annotated[bool, Yes] = False,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Delete a group, its offsets and its dead letters."""
-    confirm(f"Delete group {group}, its offsets and its dead letters?", yes)
+    output.confirm(f"Delete group {group}, its offsets and its dead letters?", yes)
 
-    asked(endpoints, timeout, lambda client: client.admin.delete_group(group))
-    if as_json:
-        print_facts({"deleted": group}, True)
-    else:
-        say(f"deleted {group}")
+    asked(lambda client: client.admin.delete_group(group))
+    output.told({"deleted": group}, f"deleted {group}")

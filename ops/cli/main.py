@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from duolog_server.ops.cli.access import add_options
+from duolog_server.ops.cli.access import CONNECTION, add_options, shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class _Lazy(TyperGroup):
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
-        add_options(self, here=True)
+        add_options(self, shared, CONNECTION)
 
     def list_commands(self, ctx: object) -> list[str]:
         return list(_NOUNS)
@@ -87,7 +87,6 @@ class _Lazy(TyperGroup):
             importlib.import_module(adds)
         command = typer.main.get_command(module.app)
         assert isinstance(command, TyperCommand | TyperGroup), "typer makes them"
-        add_options(command)
         command.name = cmd_name
         command.help = noun.help
         return command

@@ -8,23 +8,15 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from duolog_server.ops.cli import output
+from duolog_server.ops.cli.access import prints
+from duolog_server.ops.cli.arguments import Setting, settings_of
 from duolog_server.ops.cli.brokeraccess import CallsBrokers, broker_access, hint_for
-from duolog_server.ops.cli.output import (
-    Json,
-    Yes,
-    confirm,
-    fail,
-    plain,
-    print_facts,
-    print_json,
-    say,
-)
-from duolog_server.ops.cli.settings import Setting, settings_of
 from duolog_server.ops.inspection.times import iso
 
 if TYPE_CHECKING:
-    from duolog_server.compat.migration.broker.survey import BrokerFacts
-    from duolog_server.compat.migration.plan import Remark
+    from duolog_server.compat.migration.preconditions import Remark
+    from duolog_server.compat.migration.rocketmqbroker import BrokerFacts
     from duolog_server.node.runtime.config import Config
 
 app = typer.Typer(no_args_is_help=True)
@@ -45,7 +37,7 @@ def _config(data: Path | None, file: Path | None, set_: list[str] | None) -> "Co
     try:
         return load(file, flags)[0]
     except ConfigError as error:
-        fail(str(error), "duolog config show --origin", 2)
+        output.fail(str(error), "duolog config show --origin", 2)
 
 
 def _run(work: Coroutine[object, None, T], hint: str = "duolog migrate status --data DIR") -> T:
@@ -59,29 +51,28 @@ def _run(work: Coroutine[object, None, T], hint: str = "duolog migrate status --
     try:
         return asyncio.run(work)
     except CannotFollow as error:
-        fail(str(error), "see docs/migrating.md", CANNOT_FOLLOW)
+        output.fail(str(error), "see docs/migrating.md", CANNOT_FOLLOW)
     except (CutoverFailed, WrongSource, StoreError, CallRefused, OSError, TimeoutError) as error:
-        fail(str(error) or type(error).__name__, hint_for(error, hint))
+        output.fail(str(error) or type(error).__name__, hint_for(error, hint))
 
 
 # -- before ----------------------------------------------------------------------------------------
 
 
-@app.command(cls=CallsBrokers)
+@prints(app, cls=CallsBrokers)
 def plan(
     ctx: typer.Context,
     name_server: Annotated[str, typer.Argument(metavar="HOST:PORT", help="A name server.")],
     data: Annotated[Path | None, Data] = None,
     config: Annotated[Path | None, ConfigFile] = None,
     set_: Annotated[list[str] | None, Setting] = None,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Say what a cluster of RocketMQ has, and what to do before it is moved. Changes nothing.
 
     Exit status 2 if something must be changed first.
     """
-    from duolog_server.compat.migration.broker.survey import brokers_of, facts_of
-    from duolog_server.compat.migration.plan import remarks
+    from duolog_server.compat.migration.preconditions import remarks
+    from duolog_server.compat.migration.rocketmqbroker import brokers_of, facts_of
 
     chosen, access = _config(data, config, set_), broker_access(ctx)
 
@@ -91,19 +82,21 @@ def plan(
 
     found = _run(survey(), "the HOST:PORT at which a name server listens, usually port 9876")
     told = [(facts, remarks(facts, chosen.store, facts.name)) for facts in found]
-    if as_json:
-        print_json([_planned(facts, said) for facts, said in told])
+    if output.wants_json():
+        output.print_json([_planned(facts, said) for facts, said in told])
     else:
         for facts, said in told:
             _show(facts, said)
     if not told:
-        fail(f"{name_server} knows no broker", "another name server, at which brokers register")
+        output.fail(
+            f"{name_server} knows no broker", "another name server, at which brokers register"
+        )
     if any(remark.blocks for _, said in told for remark in said):
         raise typer.Exit(CANNOT_FOLLOW)
 
 
 def _planned(facts: "BrokerFacts", said: "list[Remark]") -> dict[str, object]:
-    from duolog_server.compat.migration.plan import user_topics
+    from duolog_server.compat.migration.preconditions import user_topics
 
     return {
         "broker": facts.name,
@@ -130,9 +123,10 @@ def _show(facts: "BrokerFacts", said: "list[Remark]") -> None:
     assert isinstance(settings, dict), "made so"
     planned["set"] = [f"{key}={value}" for key, value in settings.items()]
     del planned["remarks"]
-    print_facts(planned, False)
+    output.print_facts(planned, False)
     for remark in said:
-        print(f"{'MUST' if remark.blocks else 'note':<5} {plain(remark.what)}\n      {remark.do}")
+        kind, what = "MUST" if remark.blocks else "note", output.plain(remark.what)
+        print(f"{kind:<5} {what}\n      {remark.do}")
     print()
 
 
@@ -173,19 +167,18 @@ def follow(
     _run(follow_broker(chosen, source), "--broker HOST:PORT, with the broker's listenPort")
 
 
-@app.command()
+@prints(app)
 def status(
     data: Annotated[Path | None, Data] = None,
     config: Annotated[Path | None, ConfigFile] = None,
     checksums: Annotated[
         bool, typer.Option("--checksums", help="SHA-256 of every full segment, as sha256sum does.")
     ] = False,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show the migration status of a data directory. Exit status 2 where no copy is running."""
     from duolog_server.compat.migration import state as states
     from duolog_server.compat.migration import status as live
-    from duolog_server.compat.migration.checksums import checksums_of
+    from duolog_server.compat.migration.status import checksums_of
     from duolog_server.store.errors import StoreError
     from duolog_server.store.osdisk import OsDisk
 
@@ -193,9 +186,9 @@ def status(
     try:
         following = states.load(OsDisk(directory, read_only=True))
     except (StoreError, OSError) as error:
-        fail(str(error), "duolog migrate follow --data DIR --broker HOST:PORT")
+        output.fail(str(error), "duolog migrate follow --data DIR --broker HOST:PORT")
     if following is None:
-        fail(
+        output.fail(
             f"{directory} is not a migration target",
             "duolog migrate follow --data DIR --broker HOST:PORT",
         )
@@ -229,11 +222,11 @@ def status(
     try:
         segments = list(checksums_of(directory, end)) if checksums else []
     except OSError as error:
-        fail(f"the log's segments cannot be read: {error}")
-    if as_json and checksums:
+        output.fail(f"the log's segments cannot be read: {error}")
+    if output.wants_json() and checksums:
         facts["segments"] = [f"{digest}  {name}" for name, digest in segments]
-    print_facts(facts, as_json)
-    if not as_json:
+    output.print_facts(facts)
+    if not output.wants_json():
         for name, digest in segments:
             print(f"{digest}  {name}")
     healthy = following.state is states.State.PROMOTED or (running and not reason)
@@ -262,7 +255,7 @@ def cutover(
         int | None,
         typer.Option(metavar="OFFSET", help="Another node's cut-over: leave the broker unchanged."),
     ] = None,
-    yes: Annotated[bool, Yes] = False,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Stop the broker's writers, copy the rest, and make the directory duolog's own.
 
@@ -273,11 +266,13 @@ def cutover(
     from duolog_server.compat.migration.program import PromotedAndStopped, Source, cut_over
 
     chosen, source = _config(data, config, set_), Source(access=broker_access(ctx))
-    confirm("Producers cannot send until the new node starts. Continue?", yes or join is not None)
+    output.confirm(
+        "Producers cannot send until the new node starts. Continue?", yes or join is not None
+    )
     logs.configure_logging("warning", chosen.node.log_json)
     patience = Patience(catch_up, producers, settle)
     try:
-        end = _run(cut_over(chosen, source, say, patience, join))
+        end = _run(cut_over(chosen, source, output.say, patience, join))
     except PromotedAndStopped as late:  # nothing is left to be stopped: say what comes next
         end = late.end
     print(f"promoted at offset {end}. Now")

@@ -11,27 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from duolog._columns import split_keys
 
-from duolog_server.ops.cli import waiting
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.ops.cli import output, waiting
+from duolog_server.ops.cli.access import asked, calls
+from duolog_server.ops.cli.arguments import PLACE, read_place
 from duolog_server.ops.cli.msgprinter import Format, Printer, Proto
-from duolog_server.ops.cli.output import (
-    INT_MAX,
-    Json,
-    Timeout,
-    fail,
-    help_of,
-    print_json,
-    print_rows,
-    run,
-    say,
-    when,
-)
-from duolog_server.ops.cli.places import PLACE, read_place
 from duolog_server.ops.inspection.messages import trace as way
-from duolog_server.ops.inspection.messages.tracerecords import TraceRecord
+from duolog_server.ops.inspection.messages.trace import TraceRecord
 
 if TYPE_CHECKING:
-    from duolog import Client, FoundMessage, Message, TrackedMessage
+    from duolog import Client, FoundMessage, Message, Receipt, TrackedMessage
 
     Shown = Message | FoundMessage
 
@@ -65,7 +53,7 @@ def _lines(template: str | None, count: int | None) -> Iterator[str]:
         yield text if template is None else _filled(template, n, text)
 
 
-@app.command()
+@calls(app)
 def send(
     topic: str,
     body: Annotated[
@@ -77,9 +65,10 @@ def send(
     property_: Annotated[
         list[str] | None, typer.Option("--property", help="Property NAME=VALUE (repeatable).")
     ] = None,
-    queue: Annotated[int | None, typer.Option(max=INT_MAX, help="Queue to send to.")] = None,
+    queue: Annotated[int | None, typer.Option(max=output.INT_MAX, help="Queue to send to.")] = None,
     delay: Annotated[
-        float | None, typer.Option(min=0, max=INT_MAX, help="Deliver after this many seconds.")
+        float | None,
+        typer.Option(min=0, max=output.INT_MAX, help="Deliver after this many seconds."),
     ] = None,
     template: Annotated[str | None, typer.Option(help="Body template: {line} {n} {time}.")] = None,
     count: Annotated[
@@ -91,52 +80,60 @@ def send(
             "--lines-json", help='Input lines are JSON: {"body", "key", "keys", "tags", ...}.'
         ),
     ] = False,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Send messages: an argument, or every line of stdin."""
     common: dict[str, Any] = {"key": key, "keys": keys or [], "tags": tags, "queue_id": queue}
     common["properties"] = _properties(property_ or [])
     common["delay"] = delay
     if queue is not None and queue < 0:
-        fail(f"--queue is {queue}; it must not be negative", f"duolog topic stats {topic}")
+        output.fail(f"--queue is {queue}; it must not be negative", f"duolog topic stats {topic}")
     source: Iterator[str] = iter([body]) if body is not None else _lines(template, count)
 
-    async def work() -> int:
-        import asyncio
-
-        sent = 0
-        async with client_of(endpoints, timeout) as client, client.producer() as producer:
-            while True:
-                chunk = list(itertools.islice(source, SEND_BATCH))
-                if not chunk:
-                    return sent
-                messages = [_message(text, common, lines_json) for text in chunk]
-                sends = [producer.send(topic, data, **how) for data, how in messages]
-                receipts = await asyncio.gather(*sends)
-                sent += len(receipts)
-                for receipt in receipts:
-                    if as_json:
-                        print_json(
-                            {
-                                "topic": receipt.topic,
-                                "queue_id": receipt.queue_id,
-                                "queue_offset": receipt.queue_offset,
-                                "unique_key": receipt.unique_key,
-                                "store_time": receipt.store_time_ms,
-                                "status": receipt.status,
-                            }
-                        )
-
     try:
-        sent = run(work())
+        sent = asked(lambda client: _sent(client, topic, source, common, lines_json))
     except KeyError as error:
-        fail(f"template {template!r}: unknown field {error}", "fields: line, n, time")
+        output.fail(f"template {template!r}: unknown field {error}", "fields: line, n, time")
     except _BadTemplate as error:
-        fail(f"template {template!r}: {error}", "for example 'order {n} at {time}'; write { as {{")
-    if not as_json:
-        say(f"sent {sent} messages to {topic}")
+        output.fail(
+            f"template {template!r}: {error}", "for example 'order {n} at {time}'; write { as {{"
+        )
+    if not output.wants_json():
+        output.say(f"sent {sent} messages to {topic}")
+
+
+async def _sent(
+    client: "Client",
+    topic: str,
+    source: Iterator[str],
+    common: dict[str, Any],
+    lines_json: bool,
+) -> int:
+    """Send the lines of a source; how many these were."""
+    import asyncio
+
+    sent = 0
+    async with client.producer() as producer:
+        while chunk := list(itertools.islice(source, SEND_BATCH)):
+            messages = [_message(text, common, lines_json) for text in chunk]
+            sends = [producer.send(topic, data, **how) for data, how in messages]
+            receipts = await asyncio.gather(*sends)
+            sent += len(receipts)
+            if output.wants_json():
+                for receipt in receipts:
+                    output.print_json(receipt_facts(receipt))
+    return sent
+
+
+def receipt_facts(receipt: "Receipt") -> dict[str, object]:
+    """A receipt as JSON has it."""
+    return {
+        "topic": receipt.topic,
+        "queue_id": receipt.queue_id,
+        "queue_offset": receipt.queue_offset,
+        "unique_key": receipt.unique_key,
+        "store_time": receipt.store_time_ms,
+        "status": receipt.status,
+    }
 
 
 def _properties(texts: list[str]) -> dict[str, str]:
@@ -144,7 +141,7 @@ def _properties(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator:
-            fail(f"--property {text!r} is not NAME=VALUE", "duolog msg send --help")
+            output.fail(f"--property {text!r} is not NAME=VALUE", "duolog msg send --help")
         found[name] = value
     return found
 
@@ -155,7 +152,9 @@ def _message(text: str, common: dict[str, Any], lines_json: bool) -> tuple[bytes
     try:
         return _from_json(json.loads(text), common)
     except (ValueError, TypeError) as error:
-        fail(f"line {text[:80]!r} is not a message: {error}", 'a line such as {"body": "hello"}')
+        output.fail(
+            f"line {text[:80]!r} is not a message: {error}", 'a line such as {"body": "hello"}'
+        )
 
 
 def _from_json(fields: object, common: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
@@ -170,8 +169,8 @@ def _from_json(fields: object, common: dict[str, Any]) -> tuple[bytes, dict[str,
         if not isinstance(value, kinds) or isinstance(value, bool):
             raise ValueError(f'"{name}" must be {wanted}')
         how[name] = split_keys(value) if name == "keys" and isinstance(value, str) else value
-    if how["queue_id"] is not None and not 0 <= how["queue_id"] <= INT_MAX:
-        raise ValueError(f'"queue_id" must be 0 to {INT_MAX}')
+    if how["queue_id"] is not None and not 0 <= how["queue_id"] <= output.INT_MAX:
+        raise ValueError(f'"queue_id" must be 0 to {output.INT_MAX}')
     texts = [*how["properties"], *how["properties"].values(), *how["keys"]]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("keys and properties must be strings")
@@ -191,7 +190,7 @@ _FIELDS: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
 )
 
 
-@app.command()
+@calls(app)
 def get(
     topic: str,
     group: Annotated[str, typer.Option(help="Group to read as; its offsets are committed.")],
@@ -202,31 +201,26 @@ def get(
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for more messages.")] = 2.0,
     template: Annotated[str | None, Format] = None,
     proto: Annotated[str, Proto] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Consume up to --max messages as a group, and commit them."""
     if max_ < 1:
-        fail(f"--max is {max_}; it must be at least 1", "duolog msg get --help")
-    printer = Printer(as_json, template, proto)
+        output.fail(f"--max is {max_}; it must be at least 1", "duolog msg get --help")
+    printer = Printer(output.wants_json(), template, proto)
 
-    async def work() -> int:
-        async with client_of(endpoints, timeout) as client:
-            consumer = client.consumer(group, topic, tags=tags or [])
-            async with consumer:
-                shown = 0
-                while shown < max_ and (message := await consumer.get(wait)) is not None:
-                    printer.message(message)
-                    shown += 1
-                return shown
+    async def work(client: "Client") -> int:
+        shown = 0
+        async with client.consumer(group, topic, tags=tags or []) as consumer:
+            while shown < max_ and (message := await consumer.get(wait)) is not None:
+                printer.message(message)
+                shown += 1
+        return shown
 
-    shown = run(work())
-    if shown < max_ and not as_json:
-        say(f"{shown} messages; no more arrived within {wait:g} s")
+    shown = asked(work)
+    if shown < max_ and not output.wants_json():
+        output.say(f"{shown} messages; no more arrived within {wait:g} s")
 
 
-@app.command()
+@calls(app)
 def find(
     topic: Annotated[str, typer.Argument(help="Topic (not needed with --id).")] = "",
     key: Annotated[str, typer.Option(help="A key of the message.")] = "",
@@ -236,81 +230,74 @@ def find(
     until: Annotated[str | None, typer.Option(help="End time: as --since.")] = None,
     max_: Annotated[
         int,
-        typer.Option("--max", min=1, max=INT_MAX, help="Maximum number of messages (64 by key)."),
+        typer.Option(
+            "--max", min=1, max=output.INT_MAX, help="Maximum number of messages (64 by key)."
+        ),
     ] = 32,
     template: Annotated[str | None, Format] = None,
     proto: Annotated[str, Proto] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Find messages by key, unique key, id, or time (--since alone)."""
     if not (key or unique_key or id_ or since):
-        fail(
+        output.fail(
             "give one of --key, --unique-key, --id or --since",
             "duolog msg find TOPIC --key KEY | --unique-key K | --id ID | --since 10m",
         )
-    printer = Printer(as_json, template, proto)
-    begin = when(since) if since else 0
-    end = when(until) if until else 0
+    printer = Printer(output.wants_json(), template, proto)
+    begin = output.when(since) if since else 0
+    end = output.when(until) if until else 0
 
     from duolog_server.ops.inspection.messages.finding import by_time
 
-    async def work() -> "Sequence[Shown]":
-        async with client_of(endpoints, timeout) as client:
-            if key or unique_key or id_:
-                return await client.admin.find(
-                    topic,
-                    key=key,
-                    unique_key=unique_key,
-                    message_id=id_,
-                    count=max_,
-                    begin_ms=begin,
-                    end_ms=end,
-                )
+    async def work(client: "Client") -> "Sequence[Shown]":
+        if not (key or unique_key or id_):
             return await by_time(client, topic, begin, end, max_)
+        return await client.admin.find(
+            topic,
+            key=key,
+            unique_key=unique_key,
+            message_id=id_,
+            count=max_,
+            begin_ms=begin,
+            end_ms=end,
+        )
 
-    found = run(work())
+    found = asked(work)
     for message in found:
         printer.message(message)
-    if not found and not as_json:
-        say("nothing found")
+    if not found and not output.wants_json():
+        output.say("nothing found")
 
 
-@app.command()
+@calls(app)
 def track(
     topic: str,
     key: Annotated[str, typer.Option(help="A key of the message.")] = "",
     unique_key: Annotated[str, typer.Option(help="The unique key its producer gave it.")] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Trace messages: sent, delayed, stored, and what every consumer group did."""
     if not (key or unique_key):
-        fail("give --key or --unique-key", "duolog msg track TOPIC --key KEY | --unique-key K")
+        output.fail(
+            "give --key or --unique-key", "duolog msg track TOPIC --key KEY | --unique-key K"
+        )
 
     from duolog_server.ops.inspection.messages.finding import client_records
 
-    async def work() -> "list[tuple[TrackedMessage, list[TraceRecord]]]":
-        async with client_of(endpoints, timeout) as client:
-            messages = await client.admin.track_key(topic, key or unique_key)
-            return [
-                (message, await client_records(client, message.unique_key)) for message in messages
-            ]
+    async def work(client: "Client") -> "list[tuple[TrackedMessage, list[TraceRecord]]]":
+        messages = await client.admin.track_key(topic, key or unique_key)
+        return [(one, await client_records(client, one.unique_key)) for one in messages]
 
-    found = run(work())
-    if as_json:
-        print_json([way.as_json(*one) for one in found])
+    found = asked(work)
+    if output.wants_json():
+        output.print_json([way.as_json(*one) for one in found])
         return
-    print_rows([row for one in found for row in way.rows(*one)], way.COLUMNS, False)
+    output.print_rows([row for one in found for row in way.rows(*one)], way.COLUMNS, False)
 
 
-for command in waiting.COMMANDS:
-    app.command()(command)
+waiting.add_to(app)
 
 
-@app.command()
+@calls(app)
 def tail(
     topic: str,
     tags: Annotated[
@@ -326,17 +313,14 @@ def tail(
     ] = None,
     template: Annotated[str | None, Format] = None,
     proto: Annotated[str, Proto] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show messages of all queues as they arrive, without a group."""
-    printer = Printer(as_json, template, proto)
+    printer = Printer(output.wants_json(), template, proto)
     from duolog import Start
 
     if since and from_:
-        fail("give --since or --from, not both", help_of())
-    begin = when(since) if since else Start.LATEST
+        output.fail("give --since or --from, not both", output.help_of())
+    begin = output.when(since) if since else Start.LATEST
     place = read_place(from_, "duolog group show GROUP --json") if from_ else None
 
     async def follow(client: "Client", queue_id: int, shown: list[int]) -> None:
@@ -359,24 +343,23 @@ def tail(
                 sys.stdout.flush()
             offset = batch.next_offset
 
-    async def work() -> None:
+    async def work(client: "Client") -> None:
         import asyncio
 
         from duolog import UnknownTopic
         from duolog._background import together
 
-        async with client_of(endpoints, timeout) as client:
-            topics = await client.admin.topics([topic])
-            if not topics:
-                raise UnknownTopic(f"topic {topic!r} does not exist")
-            shown: list[int] = []
-            async with together() as tasks:
-                following = [
-                    tasks.create_task(follow(client, queue_id, shown))
-                    for queue_id in ([place.queue_id] if place else range(topics[0].queues))
-                ]
-                await asyncio.wait(following, return_when=asyncio.FIRST_COMPLETED)
-                for task in following:  # as many were shown as were asked for
-                    task.cancel()
+        topics = await client.admin.topics([topic])
+        if not topics:
+            raise UnknownTopic(f"topic {topic!r} does not exist")
+        shown: list[int] = []
+        async with together() as tasks:
+            following = [
+                tasks.create_task(follow(client, queue_id, shown))
+                for queue_id in ([place.queue_id] if place else range(topics[0].queues))
+            ]
+            await asyncio.wait(following, return_when=asyncio.FIRST_COMPLETED)
+            for task in following:  # as many were shown as were asked for
+                task.cancel()
 
-    run(work())
+    asked(work)

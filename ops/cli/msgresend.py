@@ -4,38 +4,28 @@ from typing import Annotated
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from duolog_server.ops.cli.msg import app
-from duolog_server.ops.cli.output import (
-    INT_MAX,
-    LONG_MAX,
-    Json,
-    Timeout,
-    fail,
-    print_json,
-    run,
-    say,
-)
+from duolog_server.ops.cli import output
+from duolog_server.ops.cli.access import asked, calls
+from duolog_server.ops.cli.msg import app, receipt_facts
 from duolog_server.ops.inspection.messages.trace import place_text
 
 
-@app.command()
+@calls(app)
 def resend(
     topic: str,
-    queue: Annotated[int, typer.Argument(min=0, max=INT_MAX, help="Queue of the message.")],
-    offset: Annotated[int, typer.Argument(min=0, max=LONG_MAX, help="Its queue offset.")],
+    queue: Annotated[int, typer.Argument(min=0, max=output.INT_MAX, help="Queue of the message.")],
+    offset: Annotated[int, typer.Argument(min=0, max=output.LONG_MAX, help="Its queue offset.")],
     to_queue: Annotated[
-        int | None, typer.Option(min=0, max=INT_MAX, help="Queue to send to; default: its own.")
+        int | None,
+        typer.Option(min=0, max=output.INT_MAX, help="Queue to send to; default: its own."),
     ] = None,
     delay: Annotated[
-        float | None, typer.Option(min=0, max=INT_MAX, help="Deliver after this many seconds.")
+        float | None,
+        typer.Option(min=0, max=output.INT_MAX, help="Deliver after this many seconds."),
     ] = None,
     replica_group: Annotated[
         str | None, typer.Option(help="Replica group of the message, of several.")
     ] = None,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Send a message of a queue to its topic again, as a new message.
 
@@ -43,7 +33,7 @@ def resend(
     """
     from dataclasses import replace
 
-    from duolog import Receipt
+    from duolog import Client, Receipt
 
     from duolog_server.ops.inspection.messages.sending import (
         NOT_SENT_AGAIN,
@@ -54,26 +44,18 @@ def resend(
     )
 
     if not is_users(topic):
-        fail(NOT_SENT_AGAIN.format(topic=topic), "duolog group redeliver GROUP")
+        output.fail(NOT_SENT_AGAIN.format(topic=topic), "duolog group redeliver GROUP")
 
-    async def work() -> Receipt:
-        async with client_of(endpoints, timeout) as client:
-            draft = copy_of(await message_at(client, topic, queue, offset, replica_group))
-            to = draft.queue_id if to_queue is None else to_queue
-            return await send(client, replace(draft, queue_id=to, delay_seconds=delay))
+    async def work(client: Client) -> Receipt:
+        draft = copy_of(await message_at(client, topic, queue, offset, replica_group))
+        to = draft.queue_id if to_queue is None else to_queue
+        return await send(client, replace(draft, queue_id=to, delay_seconds=delay))
 
-    receipt = run(work())
-    if as_json:
-        print_json(
-            {
-                "topic": receipt.topic,
-                "queue_id": receipt.queue_id,
-                "queue_offset": receipt.queue_offset,
-                "unique_key": receipt.unique_key,
-                "store_time": receipt.store_time_ms,
-                "status": receipt.status,
-            }
-        )
+    receipt = asked(work)
+    if output.wants_json():
+        output.print_json(receipt_facts(receipt))
         return
     place = place_text(receipt.topic, receipt.queue_id, receipt.queue_offset)
-    say(f"stored as {place if not delay else 'a delayed message'}; unique key {receipt.unique_key}")
+    output.say(
+        f"stored as {place if not delay else 'a delayed message'}; unique key {receipt.unique_key}"
+    )

@@ -6,19 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.ops.cli.access import asked, calls
 from duolog_server.ops.cli.msg import app
 from duolog_server.ops.cli.msgprinter import Fields, Format, Printer, Proto
-from duolog_server.ops.cli.output import Json, Timeout, run, say, when
+from duolog_server.ops.cli.output import say, wants_json, when
 from duolog_server.ops.inspection.times import iso
 
 if TYPE_CHECKING:
+    from duolog import Client
+
     from duolog_server.ops.inspection.searching.search import Search
 
 INTERRUPTED = 130  # the exit status after Ctrl-C
 
 
-@app.command()
+@calls(app)
 def search(
     topic: str,
     text: Annotated[
@@ -43,9 +45,6 @@ def search(
     ] = 600.0,
     template: Annotated[str | None, Format] = None,
     proto: Annotated[str, Proto] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Search all queues of a topic, the newest messages first.
 
@@ -68,21 +67,20 @@ def search(
         results_max=max_,
         seconds=seconds,
     )
-    printer = Printer(as_json, template, proto)
+    printer = Printer(wants_json(), template, proto)
     printing = _Printing(printer)
 
-    async def work() -> "Search[Fields]":
-        async with client_of(endpoints, timeout) as client:
-            found = Search(client, terms, printer.fields)
-            try:
-                await found.run(lambda: printing.told(found))
-            except asyncio.CancelledError:
-                pass  # Ctrl-C: its result is what was found
-            finally:
-                printing.rest(found)
-            return found
+    async def work(client: "Client") -> "Search[Fields]":
+        found = Search(client, terms, printer.fields)
+        try:
+            await found.run(lambda: printing.told(found))
+        except asyncio.CancelledError:
+            pass  # Ctrl-C: its result is what was found
+        finally:
+            printing.rest(found)
+        return found
 
-    found = run(work())
+    found = asked(work)
     printing.ended(found)
     if found.progress.end is End.STOPPED:
         raise typer.Exit(INTERRUPTED)

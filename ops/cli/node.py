@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.ops.cli.access import asked, call_seconds, calls
+from duolog_server.ops.cli.arguments import Setting, settings_of
 from duolog_server.ops.cli.brokeraccess import CallsBrokers, broker_access
 from duolog_server.ops.cli.output import (
-    Json,
-    Timeout,
     fail,
     print_facts,
-    run,
 )
-from duolog_server.ops.cli.settings import Setting, settings_of
 from duolog_server.ops.inspection.times import iso
 
 if TYPE_CHECKING:
@@ -105,8 +102,7 @@ def start(
 def _await_cutover(config: "Config", access: "Access", seconds: float) -> None:
     """access: credentials for the broker, if a killed cut-over has to be ended."""
     from duolog_server.compat.migration.program import CutoverStopped, PromotedAndStopped
-    from duolog_server.compat.migration.promotion import wait_promoted
-    from duolog_server.compat.migration.resume_cutover import finish
+    from duolog_server.compat.migration.promotion import finish, wait_promoted
     from duolog_server.node.runtime import logs
     from duolog_server.store.errors import StoreError
 
@@ -193,11 +189,8 @@ def problems_of(status: "NodeStatus") -> list[str]:
     return problems
 
 
-@app.command()
+@calls(app, timeout=5.0)
 def check(
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 5.0,
-    as_json: Annotated[bool, Json] = False,
     write: Annotated[
         bool,
         typer.Option("--write", help="Require a master to store a message, a slave to follow."),
@@ -205,12 +198,11 @@ def check(
 ) -> None:
     """Check a node. Exit status 0: serving; 1: not reachable; 2: serving, with a problem."""
 
-    async def ask() -> "tuple[NodeStatus, str]":
-        async with client_of(endpoints, timeout) as client:
-            found = await client.admin.node_status()
-            return found, await probe(client, found, timeout) if write else ""
+    async def ask(client: "Client") -> "tuple[NodeStatus, str]":
+        found = await client.admin.node_status()
+        return found, await probe(client, found, call_seconds()) if write else ""
 
-    status, failed = run(ask())
+    status, failed = asked(ask)
     problems = [*problems_of(status), *([failed] if failed else [])]
     print_facts(
         {
@@ -233,8 +225,7 @@ def check(
             "messages_out": status.messages_out,
             **status.parts,
             "problems": problems,
-        },
-        as_json,
+        }
     )
     if problems:
         raise typer.Exit(2)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Json = typer.Option("--json", help="Print JSON.")
-Timeout = typer.Option("--timeout", help="Time limit of the whole call in seconds.")
 Yes = typer.Option("--yes", "-y", help="Do not ask for confirmation.")
 Contains = typer.Option("--contains", help="Only names with this text in them, in any case.")
 After = typer.Option("--after", metavar="NAME", help="Only names after this one.")
@@ -83,10 +81,24 @@ def print_json(value: object) -> None:
     sys.stdout.write("\n")
 
 
-def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], as_json: bool) -> None:
-    """Rows: JSON list, table on a terminal, TSV in a pipe. None is shown as `unknown`."""
+# Whether the running command was asked for JSON (--json).
+json_wanted: ContextVar[bool] = ContextVar("json", default=False)
+
+
+def wants_json() -> bool:
+    """Whether the running command prints JSON."""
+    return json_wanted.get()
+
+
+def print_rows(
+    rows: Iterable[Mapping[str, object]], columns: Sequence[str], as_json: bool | None = None
+) -> None:
+    """Rows: JSON list, table on a terminal, TSV in a pipe. None is shown as `unknown`.
+
+    as_json: as the command was asked, where not given.
+    """
     rows = list(rows)
-    if as_json:
+    if wants_json() if as_json is None else as_json:
         print_json(rows)
         return
 
@@ -117,9 +129,9 @@ def say_next(page: "Page[object]") -> None:
         say(f"there are more, {page.total} in all; the next ones: --after {shlex.quote(page.next)}")
 
 
-def print_facts(facts: Mapping[str, object], as_json: bool) -> None:
-    """Print the facts of one object."""
-    if as_json:
+def print_facts(facts: Mapping[str, object], as_json: bool | None = None) -> None:
+    """Print the facts of one object. as_json: see `print_rows`."""
+    if wants_json() if as_json is None else as_json:
         print_json(facts)
         return
     width = max(map(len, facts), default=0)
@@ -128,6 +140,14 @@ def print_facts(facts: Mapping[str, object], as_json: bool) -> None:
             value = ", ".join(map(str, value)) or "none"
         shown = "unknown" if value is None else plain(str(value))
         print(f"{name.replace('_', ' '):<{width}}  {shown}")
+
+
+def told(facts: Mapping[str, object], text: str) -> None:
+    """Say what was done: to people in a sentence, to programs as facts."""
+    if wants_json():
+        print_json(facts)
+    else:
+        say(text)
 
 
 def show_findings(findings: "Iterable[Finding]") -> None:

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, caller
-from duolog_server.ops.cli.output import (
-    Json,
-    fail,
-    print_facts,
-    print_json,
-    print_rows,
-    say,
-)
+from duolog_server.ops.cli import output
+from duolog_server.ops.cli.access import caller, calls, connection_settings, prints
 from duolog_server.ops.cli.store import Entries, Slots, index_options
 
 if TYPE_CHECKING:
@@ -56,20 +49,20 @@ def run_job(
     try:
         check()
     except refused as error:
-        fail(str(error), f"duolog pipeline {name} --help")
+        output.fail(str(error), f"duolog pipeline {name} --help")
     try:
         spark = spark_session(name, master, topics=topics)
     except BadJob as error:
-        fail(str(error), "duolog pipeline --help")
+        output.fail(str(error), "duolog pipeline --help")
     try:
         return work(spark)
     except refused as error:
-        fail(str(error), f"duolog pipeline {name} --help")
+        output.fail(str(error), f"duolog pipeline {name} --help")
     except Exception as error:
         kind = type(error).__module__
         if not kind.startswith(("pyspark", "py4j")):
             raise
-        fail(reason_of(error), f"duolog pipeline {name} --help")
+        output.fail(reason_of(error), f"duolog pipeline {name} --help")
     finally:
         end_session(spark)
 
@@ -86,14 +79,13 @@ def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bars.update(bar, completed=done, total=total)
 
 
-@app.command()
+@prints(app)
 def audit(
     directory: Annotated[Path, Directory],
     against: Annotated[
         Path | None, typer.Option(help="Another replica's directory, to compare with.")
     ] = None,
     master: Annotated[str, Master] = "",
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Verify every record; with --against, print the first record in which two replicas differ."""
     from duolog_server.pipeline.audit import audit as work
@@ -115,38 +107,39 @@ def audit(
     )
     for one in (found, other):
         if one is not None and one.held:
-            say(f"{one.directory} is open in a running node: it is read as it is, not changed")
+            output.say(
+                f"{one.directory} is open in a running node: it is read as it is, not changed"
+            )
         if one is not None and one.copied:
-            say(
+            output.say(
                 f"{one.directory} was copied while a node wrote to it: what its log lacks at "
                 "the end is not lost, the original has it"
             )
     problems = [*found.problems, *(other.problems if other is not None else [])]
     facts = {k: v for k, v in found.to_json().items() if k != "problems"}
-    if as_json:
+    if output.wants_json():
         compared = {"difference": asdict(difference) if difference else None} if other else {}
-        print_json({**facts, "problems": [asdict(p) for p in problems], **compared})
+        output.print_json({**facts, "problems": [asdict(p) for p in problems], **compared})
     else:
-        print_facts(facts, False)
+        output.print_facts(facts, False)
         if problems:
-            print_rows([asdict(p) for p in problems], PROBLEM_COLUMNS, False)
+            output.print_rows([asdict(p) for p in problems], PROBLEM_COLUMNS, False)
         if difference is not None:
-            say(f"the replicas differ from offset {difference.offset:,}:")
-            print_facts({f"here {k}": v for k, v in difference.record.items()}, False)
-            print_facts({f"there {k}": v for k, v in difference.other.items()}, False)
+            output.say(f"the replicas differ from offset {difference.offset:,}:")
+            output.print_facts({f"here {k}": v for k, v in difference.record.items()}, False)
+            output.print_facts({f"there {k}": v for k, v in difference.other.items()}, False)
         elif other is not None:
-            say("the replicas do not differ")
+            output.say("the replicas do not differ")
     if problems or difference is not None:
         raise typer.Exit(2)
 
 
-@app.command()
+@prints(app)
 def rebuild(
     directory: Annotated[Path, Directory],
     index_slots: Slots = None,
     index_entries: Entries = None,
     master: Annotated[str, Master] = "",
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Rebuild consume queues and index from the commit log; the node must be stopped."""
     from duolog_server.pipeline.rebuild import rebuild as work
@@ -161,10 +154,10 @@ def rebuild(
         lambda: segments_of(directory),
         topics=False,
     )
-    print_facts(asdict(made), as_json)
+    output.print_facts(asdict(made))
 
 
-@app.command()
+@prints(app)
 def tier(
     directory: Annotated[Path, Directory],
     out: Annotated[Path, typer.Option(help="Folder for the Parquet files.")],
@@ -173,14 +166,13 @@ def tier(
         str, typer.Option(help="Compression: zstd, snappy, gzip or none.")
     ] = "zstd",
     master: Annotated[str, Master] = "",
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Write sealed segments as Parquet by topic and day, each segment once."""
     from duolog_server.pipeline.tier import check
     from duolog_server.pipeline.tier import tier as work
 
     if compression not in ("zstd", "snappy", "gzip", "none"):
-        fail(
+        output.fail(
             f"--compression {compression!r}: must be zstd, snappy, gzip or none",
             "duolog pipeline tier",
         )
@@ -192,10 +184,10 @@ def tier(
         topics=False,
     )
     columns = ("segment", "rows", "files", "bytes", "before")
-    print_rows([asdict(one) for one in made], columns, as_json)
+    output.print_rows([asdict(one) for one in made], columns)
 
 
-@app.command()
+@calls(app, timeout=None)
 def replay(
     topic: Annotated[str, typer.Option("--to", help="Topic to send to.")],
     path: Annotated[
@@ -215,9 +207,7 @@ def replay(
     ] = None,
     rate: Annotated[float, typer.Option(help="Messages per second; 0: no limit.")] = 0.0,
     name: Annotated[str, typer.Option(help="Name of the replay: sends each row once.")] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     master: Annotated[str, Master] = "",
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Send files, or a topic's messages, into a topic."""
     from duolog_server.pipeline.replay import check
@@ -225,7 +215,7 @@ def replay(
     from duolog_server.pipeline.replayoptions import Replay
 
     what = Replay(
-        endpoints,
+        connection_settings().endpoints,
         topic,
         path,
         file_format,
@@ -244,31 +234,29 @@ def replay(
         made = run_job(
             "replay", master, lambda spark: work(spark, what, progress), lambda: check(what)
         )
-    print_facts({**asdict(made), "seconds": round(made.seconds, 3)}, as_json)
+    output.print_facts({**asdict(made), "seconds": round(made.seconds, 3)})
 
 
-@app.command()
+@calls(app, timeout=None)
 def report(
     out: Annotated[Path, typer.Option(help="Folder for the tables and the page.")],
     topics: Annotated[
         list[str] | None, typer.Option("--topic", help="Topic (repeatable); default: all.")
     ] = None,
     parquet: Annotated[str, typer.Option("--tier", help="Folder with tiered messages.")] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     master: Annotated[str, Master] = "",
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Report traffic, sizes, delays and lag, as tables and one HTML page."""
     from duolog_server.pipeline.report import Source, check
     from duolog_server.pipeline.report import report as work
 
-    source = Source(endpoints, topics or (), parquet, caller())
+    source = Source(connection_settings().endpoints, topics or (), parquet, caller())
     made = run_job(
         "report", master, lambda spark: work(spark, source, out), lambda: check(source, out)
     )
-    if as_json:
-        print_json(asdict(made))
+    if output.wants_json():
+        output.print_json(asdict(made))
         return
     columns = ("topic", "messages", "bytes", "largest", "delay_p50_ms", "delay_p99_ms")
-    print_rows(made.topics, columns, False)
-    say(f"{made.page}")
+    output.print_rows(made.topics, columns, False)
+    output.say(f"{made.page}")

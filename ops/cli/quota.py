@@ -4,19 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, asked
-from duolog_server.ops.cli.output import (
-    Json,
-    Timeout,
-    Yes,
-    confirm,
-    fail,
-    help_of,
-    print_facts,
-    print_rows,
-    say,
-    shortened,
-)
+from duolog_server.ops.cli import output
+from duolog_server.ops.cli.access import asked, calls
 
 if TYPE_CHECKING:
     from duolog import Quota
@@ -42,7 +31,7 @@ def amount(text: str) -> int:
     unit = word[len(digits) :]
     if not digits.isdecimal() or len(digits) > DIGITS_MAX or (unit and unit not in UNITS):
         raise typer.BadParameter(
-            f"{shortened(text)!r} is not a number such as 5000, 5k or 10Mi, nor `none`"
+            f"{output.shortened(text)!r} is not a number such as 5000, 5k or 10Mi, nor `none`"
         )
     return int(digits) * UNITS.get(unit, 1)
 
@@ -56,21 +45,16 @@ def _row(quota: "Quota") -> dict[str, object]:
     return {"subject": quota.subject, **limits, "burst_ms": quota.burst_ms}
 
 
-@app.command("list")
-def list_(
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
-) -> None:
+@calls(app, "list")
+def list_() -> None:
     """List all quotas."""
-    print_rows(
-        map(_row, asked(endpoints, timeout, lambda client: client.admin.quotas())),
+    output.print_rows(
+        map(_row, asked(lambda client: client.admin.quotas())),
         ["subject", *LIMITS, "burst_ms"],
-        as_json,
     )
 
 
-@app.command("set")
+@calls(app, "set")
 def set_(
     subject: Annotated[str, Subject],
     bytes_in: Annotated[int | None, _limit("Bytes that may be sent in a second.")] = None,
@@ -88,9 +72,6 @@ def set_(
             help="How much of a rate passes at once after a pause [1000].",
         ),
     ] = None,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Set limits: 5000, 5k, 10Mi, or `none` for no limit. Those that are not named stay."""
     named = {
@@ -104,23 +85,18 @@ def set_(
     }
     limits = {name: value for name, value in named.items() if value is not None}
     if not limits:
-        fail("no limit is named", help_of())
+        output.fail("no limit is named", output.help_of())
 
-    print_facts(
-        _row(asked(endpoints, timeout, lambda client: client.admin.put_quota(subject, **limits))),
-        as_json,
-    )
+    output.print_facts(_row(asked(lambda client: client.admin.put_quota(subject, **limits))))
 
 
-@app.command()
+@calls(app, json=False)
 def delete(
     subject: Annotated[str, Subject],
-    yes: Annotated[bool, Yes] = False,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Take all limits from a subject."""
-    confirm(f"Delete the quota of {subject}?", yes)
+    output.confirm(f"Delete the quota of {subject}?", yes)
 
-    asked(endpoints, timeout, lambda client: client.admin.delete_quota(subject))
-    say(f"deleted the quota of {subject}")
+    asked(lambda client: client.admin.delete_quota(subject))
+    output.say(f"deleted the quota of {subject}")

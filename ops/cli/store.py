@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from duolog_server.ops.cli.output import (
-    Json,
-    fail,
-    help_of,
-    print_facts,
-    print_json,
-    print_rows,
-    say,
-)
+from duolog_server.ops.cli import output
+from duolog_server.ops.cli.access import prints
 from duolog_server.ops.inspection.times import iso
 
 if TYPE_CHECKING:
@@ -45,7 +38,7 @@ def index_options(slots: int | None, entries: int | None) -> "StoreOptions":
             max_index_num=default.max_index_num if entries is None else entries,
         )
     except ValueError as error:
-        fail(str(error), help_of())
+        output.fail(str(error), output.help_of())
 
 
 def _open(
@@ -58,11 +51,11 @@ def _open(
     try:
         disk = OsDisk(directory, read_only=True)
     except StoreError as error:
-        fail(str(error), help_of())
+        output.fail(str(error), output.help_of())
     if disk.size("commitlog") < 0 and not any(
         disk.size(name) >= 0 for name in ("checkpoint", "consumequeue", "abort")
     ):
-        fail(
+        output.fail(
             f"{directory} is not a store directory: it has no commitlog",
             "duolog node start --data DIR",
         )
@@ -75,10 +68,10 @@ def _guarded(work: Callable[[], T]) -> T:
     try:
         return work()
     except (StoreError, OSError) as error:
-        fail(str(error), "duolog store check DIR")
+        output.fail(str(error), "duolog store check DIR")
 
 
-@app.command()
+@prints(app)
 def dump(
     directory: Annotated[Path, Directory],
     query: Annotated[
@@ -86,7 +79,6 @@ def dump(
     ] = None,
     index_slots: Slots = None,
     index_entries: Entries = None,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Print ranges, queue entries and key queries; changes nothing in the directory."""
     from duolog_server.store.dump import dump as dump_store
@@ -95,12 +87,14 @@ def dump(
     for text in query or []:
         topic, separator, key = text.partition("#")
         if not separator or not topic or not key:
-            fail(f"--query {text!r} is not TOPIC#KEY", "duolog store dump DIR --query TOPIC#KEY")
+            output.fail(
+                f"--query {text!r} is not TOPIC#KEY", "duolog store dump DIR --query TOPIC#KEY"
+            )
         queries.append((topic, key))
     disk, options = _open(directory, index_slots, index_entries)
     found = _guarded(lambda: dump_store(disk, options, queries))
-    if as_json:
-        print_json(found)
+    if output.wants_json():
+        output.print_json(found)
         return
     rows = [
         {
@@ -112,58 +106,55 @@ def dump(
         }
         for name, queue in found["queues"].items()
     ]
-    say(f"commit log [{found['min_phy']}, {found['max_phy']})")
-    print_rows(rows, ["queue", "min", "max", "first_offset", "last_offset"], False)
+    output.say(f"commit log [{found['min_phy']}, {found['max_phy']})")
+    output.print_rows(rows, ["queue", "min", "max", "first_offset", "last_offset"], False)
     for answer in found["queries"]:
         print(f"{answer['topic']}#{answer['key']}\t{' '.join(map(str, answer['phy']))}")
 
 
-@app.command()
+@prints(app)
 def check(
     directory: Annotated[Path, Directory],
     index_slots: Slots = None,
     index_entries: Entries = None,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Verify every record and compare queues with the log. Exit status 2 if anything is wrong."""
     from duolog_server.store.dump import check as check_store
 
     disk, options = _open(directory, index_slots, index_entries)
     found = _guarded(lambda: check_store(disk, options))
-    print_facts(found, as_json)
+    output.print_facts(found)
     if found["problems"]:
-        if not as_json:
-            say("  try: stop the node, then duolog store recover DIR")
+        if not output.wants_json():
+            output.say("  try: stop the node, then duolog store recover DIR")
         raise typer.Exit(2)
 
 
-@app.command()
+@prints(app)
 def stats(
     directory: Annotated[Path, Directory],
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show messages and bytes by topic."""
     from duolog_server.store.dump import stats as store_stats
 
     disk, options = _open(directory)
     found = _guarded(lambda: store_stats(disk, options))
-    if as_json:
-        print_json(found)
+    if output.wants_json():
+        output.print_json(found)
         return
-    say(
+    output.say(
         f"{found['records']} records in [{found['min_phy']}, {found['max_phy']}), "
         f"{iso(found['first_store_time'])} to {iso(found['last_store_time'])}"
     )
     rows = [{"topic": topic, **row} for topic, row in found["topics"].items()]
-    print_rows(rows, ["topic", "messages", "bytes"], False)
+    output.print_rows(rows, ["topic", "messages", "bytes"], False)
 
 
-@app.command()
+@prints(app)
 def recover(
     directory: Annotated[Path, Directory],
     index_slots: Slots = None,
     index_entries: Entries = None,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Open the directory as a node would, recover it and close it cleanly. Stop its node first."""
     import dataclasses
@@ -178,8 +169,8 @@ def recover(
     given = index_slots is not None or index_entries is not None
     sized = _guarded(lambda: segment_bytes(disk, as_found(disk, options, given)))
     events = StoreEvents(
-        problem=lambda text: say(f"problem: {text}"),
-        copied=lambda text: say(f"{directory} is a copy: {text}"),
+        problem=lambda text: output.say(f"problem: {text}"),
+        copied=lambda text: output.say(f"{directory} is a copy: {text}"),
     )
     shown = [0.0]
 
@@ -194,5 +185,5 @@ def recover(
         report = store.start()
         store.shutdown()
     except (StoreError, OSError) as error:
-        fail(str(error), "duolog store check DIR")
-    print_facts(dataclasses.asdict(report), as_json)
+        output.fail(str(error), "duolog store check DIR")
+    output.print_facts(dataclasses.asdict(report))

@@ -4,22 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, asked
-from duolog_server.ops.cli.output import (
-    INT_MAX,
-    After,
-    Contains,
-    Json,
-    Limit,
-    Timeout,
-    Yes,
-    confirm,
-    fail,
-    print_facts,
-    print_rows,
-    say,
-    say_next,
-)
+from duolog_server.ops.cli import output
+from duolog_server.ops.cli.access import asked, calls
 from duolog_server.ops.inspection.times import iso
 
 if TYPE_CHECKING:
@@ -42,32 +28,27 @@ def _row(topic: "TopicDescription") -> dict[str, object]:
     }
 
 
-@app.command("list")
+@calls(app, "list")
 def list_(
     system: Annotated[bool, typer.Option(help="Include system topics.")] = False,
-    contains: Annotated[str, Contains] = "",
-    limit: Annotated[int | None, Limit] = None,
-    after: Annotated[str, After] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
+    contains: Annotated[str, output.Contains] = "",
+    limit: Annotated[int | None, output.Limit] = None,
+    after: Annotated[str, output.After] = "",
 ) -> None:
     """List topics by name: all of them, or a part."""
     page = asked(
-        endpoints,
-        timeout,
         lambda client: client.admin.topics_page(
             contains, after=after, limit=limit or 0, system=system
-        ),
+        )
     )
-    print_rows(map(_row, page.rows), ["topic", "group", "queues", "perm", "messages"], as_json)
-    say_next(page)
+    output.print_rows(map(_row, page.rows), ["topic", "group", "queues", "perm", "messages"])
+    output.say_next(page)
 
 
-@app.command()
+@calls(app)
 def create(
     topic: str,
-    queues: Annotated[int, typer.Option(max=INT_MAX, help="Number of queues.")] = 4,
+    queues: Annotated[int, typer.Option(max=output.INT_MAX, help="Number of queues.")] = 4,
     perm: Annotated[int, typer.Option(max=6, help="Permissions: 4 read + 2 write.")] = 6,
     message_type: Annotated[
         str,
@@ -78,39 +59,35 @@ def create(
     lite_ttl: Annotated[
         int,
         typer.Option(
-            max=INT_MAX, help="Minutes without a message before a lite topic expires; 0: never."
+            max=output.INT_MAX,
+            help="Minutes without a message before a lite topic expires; 0: never.",
         ),
     ] = 0,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Create a topic."""
     if queues < 1 or perm < 1:
-        fail(f"queues {queues}, perm {perm}: both must be at least 1", "duolog topic create --help")
+        output.fail(
+            f"queues {queues}, perm {perm}: both must be at least 1", "duolog topic create --help"
+        )
     if lite_ttl < 0:
-        fail(f"--lite-ttl is {lite_ttl}; it must not be negative", "duolog topic create --help")
+        output.fail(
+            f"--lite-ttl is {lite_ttl}; it must not be negative", "duolog topic create --help"
+        )
 
-    print_facts(
-        _row(
-            asked(
-                endpoints,
-                timeout,
-                lambda client: client.admin.create_topic(
-                    topic, queues, perm, message_type=message_type, lite_ttl_minutes=lite_ttl
-                ),
-            )
-        ),
-        as_json,
+    made = asked(
+        lambda client: client.admin.create_topic(
+            topic, queues, perm, message_type=message_type, lite_ttl_minutes=lite_ttl
+        )
     )
+    output.print_facts(_row(made))
 
 
-@app.command()
+@calls(app)
 def alter(
     topic: str,
     queues: Annotated[
         int | None,
-        typer.Option(min=1, max=INT_MAX, help="New number of queues; it can only grow."),
+        typer.Option(min=1, max=output.INT_MAX, help="New number of queues; it can only grow."),
     ] = None,
     perm: Annotated[
         int | None, typer.Option(min=2, max=6, help="Permissions: 4 read + 2 write.")
@@ -119,74 +96,60 @@ def alter(
         int | None,
         typer.Option(
             min=0,
-            max=INT_MAX,
+            max=output.INT_MAX,
             help="Minutes without a message before a lite topic expires; 0: never.",
         ),
     ] = None,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Add queues, or change permissions."""
     if queues is None and perm is None and lite_ttl is None:
-        fail("nothing to change: give --queues, --perm or --lite-ttl", "duolog topic alter --help")
+        output.fail(
+            "nothing to change: give --queues, --perm or --lite-ttl", "duolog topic alter --help"
+        )
 
-    print_facts(
-        _row(
-            asked(
-                endpoints,
-                timeout,
-                lambda client: client.admin.alter_topic(
-                    topic, queues or 0, perm or 0, lite_ttl_minutes=lite_ttl
-                ),
-            )
-        ),
-        as_json,
+    made = asked(
+        lambda client: client.admin.alter_topic(
+            topic, queues or 0, perm or 0, lite_ttl_minutes=lite_ttl
+        )
     )
+    output.print_facts(_row(made))
 
 
-@app.command()
+@calls(app)
 def delete(
     topic: str,
-    yes: Annotated[bool, Yes] = False,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Delete a topic and its messages."""
-    confirm(f"Delete topic {topic} and all its messages?", yes)
+    output.confirm(f"Delete topic {topic} and all its messages?", yes)
 
-    asked(endpoints, timeout, lambda client: client.admin.delete_topic(topic))
-    if as_json:
-        print_facts({"deleted": topic}, True)
-    else:
-        say(f"deleted {topic}")
+    asked(lambda client: client.admin.delete_topic(topic))
+    output.told({"deleted": topic}, f"deleted {topic}")
 
 
-@app.command()
+@calls(app)
 def stats(
     topic: str,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show the queues of a topic: offsets, time of the last message, bytes in the log.
 
     A node that does not know the bytes yet counts some millions of messages in each call.
     """
-    found = asked(endpoints, timeout, lambda client: client.admin.topics([topic], sizes=True))
+    found = asked(lambda client: client.admin.topics([topic], sizes=True))
     if not found:
-        fail(f"topic {topic!r} does not exist", "duolog topic list")
+        output.fail(f"topic {topic!r} does not exist", "duolog topic list")
     rows = [
         {
             "queue_id": s.queue_id,
             "min_offset": s.min_offset,
             "max_offset": s.max_offset,
-            "last_store_time": s.last_store_time_ms if as_json else iso(s.last_store_time_ms),
+            "last_store_time": s.last_store_time_ms
+            if output.wants_json()
+            else iso(s.last_store_time_ms),
             "log_bytes": s.log_bytes,
         }
         for topic_row in found
         for s in topic_row.stats
     ]
     columns = ["queue_id", "min_offset", "max_offset", "last_store_time", "log_bytes"]
-    print_rows(rows, columns, as_json)
+    output.print_rows(rows, columns)

@@ -6,34 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from duolog_server.ops.cli import output
 from duolog_server.ops.cli.access import (
-    DEFAULT_ENDPOINTS,
-    Endpoints,
     asked,
     asked_password,
-    client_of,
+    call_seconds,
+    calls,
+    connection_settings,
     read_password,
-)
-from duolog_server.ops.cli.output import (
-    After,
-    Contains,
-    Json,
-    Limit,
-    Timeout,
-    Yes,
-    confirm,
-    fail,
-    help_of,
-    print_facts,
-    print_rows,
-    run,
-    say,
-    say_next,
 )
 from duolog_server.ops.inspection.times import iso
 
 if TYPE_CHECKING:
-    from duolog import User
+    from collections.abc import Coroutine
+
+    from duolog import Client, User
 
     from duolog_server.ops.cli.recovery import Recovered
 
@@ -65,66 +52,44 @@ def _new_password(file: str) -> str:
     return read_password(file) if file else asked_password("New password")
 
 
-@app.command("list")
+@calls(app, "list")
 def list_(
-    contains: Annotated[str, Contains] = "",
-    limit: Annotated[int | None, Limit] = None,
-    after: Annotated[str, After] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
+    contains: Annotated[str, output.Contains] = "",
+    limit: Annotated[int | None, output.Limit] = None,
+    after: Annotated[str, output.After] = "",
 ) -> None:
     """List users by name: all of them, or a part."""
-    page = asked(
-        endpoints,
-        timeout,
-        lambda client: client.access.users_page(contains, after=after, limit=limit or 0),
-    )
-    print_rows(map(_row, page.rows), ["user", "type", "status", "signs", "recovered"], as_json)
-    say_next(page)
+    page = asked(lambda client: client.access.users_page(contains, after=after, limit=limit or 0))
+    output.print_rows(map(_row, page.rows), ["user", "type", "status", "signs", "recovered"])
+    output.say_next(page)
 
 
-@app.command()
-def whoami(
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
-) -> None:
+@calls(app)
+def whoami() -> None:
     """Show which user you are."""
-    user = asked(endpoints, timeout, lambda client: client.access.who_am_i())
+    user = asked(lambda client: client.access.who_am_i())
     if not user.name:
-        say("the node has no users: anybody may do anything (access.key_file is not set)")
-    print_facts(_row(user), as_json)
+        output.say("the node has no users: anybody may do anything (access.key_file is not set)")
+    output.print_facts(_row(user))
 
 
-@app.command()
+@calls(app)
 def create(
     name: str,
     is_super: Annotated[bool, typer.Option("--super", help="May do everything.")] = False,
     signs: Annotated[bool, Signs] = False,
     new_password_file: Annotated[str, NewPasswordFile] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Create a user. The first one must be --super."""
     password = _new_password(new_password_file)
 
-    print_facts(
-        _row(
-            asked(
-                endpoints,
-                timeout,
-                lambda client: client.access.create_user(
-                    name, password, is_super=is_super, signs=signs
-                ),
-            )
-        ),
-        as_json,
+    made = asked(
+        lambda client: client.access.create_user(name, password, is_super=is_super, signs=signs)
     )
+    output.print_facts(_row(made))
 
 
-@app.command()
+@calls(app)
 def alter(
     name: str,
     password: Annotated[bool, typer.Option("--password", help="Give it a new password.")] = False,
@@ -138,69 +103,47 @@ def alter(
         bool | None,
         typer.Option("--disable/--enable", help="Refuse all its calls, or accept them again."),
     ] = None,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Alter a user; what is not named stays as it is."""
     wants = password or bool(new_password_file)
     if signs and not wants:
-        fail("--signs needs the password once more: add --password or --new-password-file")
+        output.fail("--signs needs the password once more: add --password or --new-password-file")
     new = _new_password(new_password_file) if wants else None
 
-    print_facts(
-        _row(
-            asked(
-                endpoints,
-                timeout,
-                lambda client: client.access.alter_user(
-                    name, password=new, signs=signs, is_super=is_super, disabled=disabled
-                ),
-            )
-        ),
-        as_json,
+    made = asked(
+        lambda client: client.access.alter_user(
+            name, password=new, signs=signs, is_super=is_super, disabled=disabled
+        )
     )
+    output.print_facts(_row(made))
 
 
-@app.command()
+@calls(app, json=False)
 def delete(
     name: str,
-    yes: Annotated[bool, Yes] = False,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Delete a user and its rights."""
-    confirm(f"Delete user {name} and its rights?", yes)
+    output.confirm(f"Delete user {name} and its rights?", yes)
 
-    asked(endpoints, timeout, lambda client: client.access.delete_user(name))
-    say(f"deleted {name}")
+    asked(lambda client: client.access.delete_user(name))
+    output.say(f"deleted {name}")
 
 
-@app.command()
+@calls(app, json=False)
 def token(
     name: Annotated[str, typer.Argument(help="The user; default: the one you call as.")] = "",
     days: Annotated[int, typer.Option(min=1, max=366, help="Days until it expires.")] = 30,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
     """Print a token, which a program gives in the place of the password."""
-    print(
-        asked(
-            endpoints,
-            timeout,
-            lambda client: client.access.issue_token(days * 24 * 3600, user=name),
-        )
-    )
+    print(asked(lambda client: client.access.issue_token(days * 24 * 3600, user=name)))
 
 
-@app.command()
+@calls(app)
 def recover(
     name: Annotated[str, typer.Argument(help="The super user; created if missing.")],
     key_file: Annotated[Path, typer.Option("--key-file", help="`access.key_file` of the nodes.")],
     new_password_file: Annotated[str, NewPasswordFile] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Make a super user by the key file, where the passwords of all super users are lost."""
     from duolog._client import parse_endpoints, runtime_of
@@ -214,14 +157,14 @@ def recover(
     try:
         claims = Claims(read_key(key_file), name, password)
     except BadKeyFile as error:
-        fail(str(error))
+        output.fail(str(error))
     except BadMessage as error:
-        fail(error.reason, help_of())
+        output.fail(error.reason, output.help_of())
 
-    async def ask() -> "list[Recovered]":
-        async with client_of(endpoints, timeout) as client:  # it calls nobody
-            nodes = parse_endpoints(endpoints)
-            return await recover_everywhere(nodes, runtime_of(client), claims, timeout)
+    nodes, seconds = parse_endpoints(connection_settings().endpoints), call_seconds()
+
+    def ask(client: "Client") -> "Coroutine[object, None, list[Recovered]]":
+        return recover_everywhere(nodes, runtime_of(client), claims, seconds)
 
     rows = [
         {
@@ -230,9 +173,9 @@ def recover(
             "node": one.place.node,
             "result": "created" if one.created else "has a new password",
         }
-        for one in run(ask(), {"Unauthenticated": "--key-file FILE, with the key of the nodes"})
+        for one in asked(ask, {"Unauthenticated": "--key-file FILE, with the key of the nodes"})
     ]
-    print_rows(rows, ["user", "group", "node", "result"], as_json)
+    output.print_rows(rows, ["user", "group", "node", "result"])
 
 
 @app.command()
@@ -245,7 +188,7 @@ def key(file: Path) -> None:
         with os.fdopen(opened, "w", encoding="ascii") as out:
             out.write(new_key())
     except FileExistsError:
-        fail(f"{file} exists: another key would make the secrets of all users useless")
+        output.fail(f"{file} exists: another key would make the secrets of all users useless")
     except OSError as error:
-        fail(f"cannot write {file}: {error.strerror}")
-    say(f"wrote {file}")
+        output.fail(f"cannot write {file}: {error.strerror}")
+    output.say(f"wrote {file}")

@@ -14,33 +14,25 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from duolog_server.ops.console.actions import groups as group_actions
-from duolog_server.ops.console.actions import messages as message_actions
-from duolog_server.ops.console.actions import nodes as node_actions
-from duolog_server.ops.console.actions import searches as search_actions
-from duolog_server.ops.console.actions import topics as topic_actions
-from duolog_server.ops.console.actions.deferred import halves, recalls, redelivery
 from duolog_server.ops.console.http.security import App, Protected
-from duolog_server.ops.console.pages.audit import audit
-from duolog_server.ops.console.pages.cluster import cluster, doctor
-from duolog_server.ops.console.pages.deferred.dead import dead, dead_export
-from duolog_server.ops.console.pages.deferred.delayed import delayed
-from duolog_server.ops.console.pages.deferred.half import half
-from duolog_server.ops.console.pages.deferred.path import way
-from duolog_server.ops.console.pages.groups import group, groups
-from duolog_server.ops.console.pages.messages.finding import messages
-from duolog_server.ops.console.pages.messages.message import message
-from duolog_server.ops.console.pages.rights import rights
-from duolog_server.ops.console.pages.tail import tail
-from duolog_server.ops.console.pages.topics import topic, topics
+from duolog_server.ops.console.pages import (
+    audit,
+    cluster,
+    deadletters,
+    finding,
+    groups,
+    messages,
+    rights,
+    sending,
+    tail,
+    topics,
+    waiting,
+)
 from duolog_server.ops.console.requests.changes import Changes
-from duolog_server.ops.console.requests.downloads import Downloads
-from duolog_server.ops.console.requests.live_pages import Looks
 from duolog_server.ops.console.requests.logins import Logins
-from duolog_server.ops.console.sessions import clock
-from duolog_server.ops.console.sessions.sessions import MakeClient, Sessions
-from duolog_server.ops.console.sessions.viewers import Viewers
-from duolog_server.ops.console.settings import Settings
+from duolog_server.ops.console.requests.pages import Downloads, Looks
+from duolog_server.ops.console.sessions.sessions import MakeClient, Sessions, boot_seconds
+from duolog_server.ops.console.sessions.viewers import Settings, Viewers
 from duolog_server.ops.console.view import addresses as at
 from duolog_server.ops.console.view.visits import Action, Download, Page
 
@@ -48,39 +40,39 @@ EXPIRE_SECONDS = 30.0
 NOWHERE = (404, 405)  # also addresses that forms are sent to, and that have no page
 STATIC = Path(__file__).parent / "static"
 PAGES: Mapping[str, Page] = {
-    at.CLUSTER: cluster,
-    at.DOCTOR: doctor,
-    at.TOPICS: topics,
-    at.TOPIC: topic,
-    at.TAIL: tail,
-    at.MESSAGE: message,
-    at.GROUPS: groups,
-    at.GROUP: group,
-    at.DEAD: dead,
-    at.MESSAGES: messages,
-    at.WAY: way,
-    at.DELAYED: delayed,
-    at.HALVES: half,
-    at.RIGHTS: rights,
-    at.AUDIT: audit,
+    at.CLUSTER: cluster.cluster,
+    at.DOCTOR: cluster.doctor,
+    at.TOPICS: topics.topics,
+    at.TOPIC: topics.topic,
+    at.TAIL: tail.tail,
+    at.MESSAGE: messages.message,
+    at.GROUPS: groups.groups,
+    at.GROUP: groups.group,
+    at.DEAD: deadletters.dead,
+    at.MESSAGES: finding.messages,
+    at.WAY: waiting.way,
+    at.DELAYED: waiting.delayed,
+    at.HALVES: waiting.half,
+    at.RIGHTS: rights.rights,
+    at.AUDIT: audit.audit,
 }
-DOWNLOADS: Mapping[str, Download] = {at.DEAD_EXPORT: dead_export}
+DOWNLOADS: Mapping[str, Download] = {at.DEAD_EXPORT: deadletters.dead_export}
 ACTIONS: Mapping[str, Action] = {
-    at.TOPIC_CREATE: topic_actions.CREATE,
-    at.TOPIC_ALTER: topic_actions.ALTER,
-    at.TOPIC_DELETE: topic_actions.DELETE,
-    at.MESSAGE_SEND: message_actions.SEND,
-    at.MESSAGE_AGAIN: message_actions.AGAIN,
-    at.GROUP_RESET: group_actions.RESET,
-    at.GROUP_DELETE: group_actions.DELETE,
-    at.GROUP_REDELIVER: redelivery.REDELIVER,
-    at.SEARCH_STOP: search_actions.STOP,
-    at.SEARCH_AGAIN: search_actions.AGAIN,
-    at.DELAYED_RECALL: recalls.RECALL,
-    at.HALF_DECIDE: halves.DECIDE,
-    at.NODE_SWITCH: node_actions.SWITCH,
-    at.NODE_DRAIN: node_actions.DRAIN,
-    at.NODE_UNDRAIN: node_actions.UNDRAIN,
+    at.TOPIC_CREATE: topics.CREATE,
+    at.TOPIC_ALTER: topics.ALTER,
+    at.TOPIC_DELETE: topics.DELETE,
+    at.MESSAGE_SEND: sending.SEND,
+    at.MESSAGE_AGAIN: sending.AGAIN,
+    at.GROUP_RESET: groups.RESET,
+    at.GROUP_DELETE: groups.DELETE,
+    at.GROUP_REDELIVER: deadletters.REDELIVER,
+    at.SEARCH_STOP: finding.STOP,
+    at.SEARCH_AGAIN: finding.AGAIN,
+    at.DELAYED_RECALL: waiting.RECALL,
+    at.HALF_DECIDE: waiting.DECIDE,
+    at.NODE_SWITCH: cluster.SWITCH,
+    at.NODE_DRAIN: cluster.DRAIN,
+    at.NODE_UNDRAIN: cluster.UNDRAIN,
 }
 
 
@@ -91,7 +83,7 @@ class Console:
         self,
         settings: Settings,
         client_of: MakeClient,
-        seconds: Callable[[], float] = clock.seconds,
+        seconds: Callable[[], float] = boot_seconds,
     ) -> None:
         """client_of: a client of the nodes as a user; anonymous with two empty words."""
         self._settings = settings

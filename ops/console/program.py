@@ -21,7 +21,7 @@ from duolog_server.ops.console.http import security
 from duolog_server.ops.console.http.serving import Server
 from duolog_server.ops.console.masking.masks import Masks
 from duolog_server.ops.console.masking.seen import Seeing
-from duolog_server.ops.console.settings import Settings
+from duolog_server.ops.console.sessions.viewers import Settings
 from duolog_server.ops.inspection.messages.protobodies import ProtoTypes
 
 CALL_SECONDS = 5.0  # that a page waits for the nodes

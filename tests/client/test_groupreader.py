@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import duolog
 import pytest
-from duolog._consumption import Consumption
 from duolog._groupreader import GroupReader
-from duolog._membership import Queue, Share
+from duolog._membership import Consumption, Queue, Share
 from duolog._router import Router
 
 from tests.client.test_prefetch import batch_of

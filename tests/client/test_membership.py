@@ -9,8 +9,7 @@ from typing import Any, cast
 import duolog
 import pytest
 from duolog._connection import Connection
-from duolog._consumption import Consumption
-from duolog._membership import Clustering, Queue, SharingMember
+from duolog._membership import Clustering, Consumption, Queue, SharingMember
 from duolog.wire import duolog_pb2 as wire
 
 SESSION = 5.0

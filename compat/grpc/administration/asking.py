@@ -5,13 +5,11 @@ a message.
 from duolog_server.compat.grpc.administration.messages import by_id
 from duolog_server.compat.grpc.administration.serving import Caller
 from duolog_server.compat.grpc.relay.calls import ANSWER_MARGIN_SECONDS, time_left
-from duolog_server.compat.grpc.relay.clients import Client, Clients
-from duolog_server.compat.grpc.relay.questions import Questions
-from duolog_server.compat.grpc.words.adminstubs import admin
+from duolog_server.compat.grpc.relay.clients import Client, Clients, Questions
 from duolog_server.compat.grpc.words.codes import OK, Refused
 from duolog_server.compat.grpc.words.messages import found
 from duolog_server.compat.grpc.words.names import group_of, topic_of
-from duolog_server.compat.grpc.words.stubs import Code, Resource, Status, service
+from duolog_server.compat.grpc.words.stubs import Code, Resource, Status, admin, service
 from duolog_server.node.api.verbs import Verbs
 
 ASK_SECONDS = 10.0

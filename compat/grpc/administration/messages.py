@@ -10,12 +10,10 @@ from duolog.wire import duolog_pb2 as wire
 from duolog_server.compat.grpc.administration.serving import Caller
 from duolog_server.compat.grpc.relay.calls import time_left
 from duolog_server.compat.grpc.sending import Sender
-from duolog_server.compat.grpc.words.adminstubs import admin
 from duolog_server.compat.grpc.words.codes import OK, Refused
-from duolog_server.compat.grpc.words.messages import TRANSACTION, found, kind_of
+from duolog_server.compat.grpc.words.messages import TRANSACTION, found, kind_of, ms_of
 from duolog_server.compat.grpc.words.names import topic_of
-from duolog_server.compat.grpc.words.stubs import Code, Message
-from duolog_server.compat.grpc.words.times import ms_of
+from duolog_server.compat.grpc.words.stubs import Code, Message, admin
 from duolog_server.node.api.verbs import Peer, Verbs
 from duolog_server.node.broker import Broker
 from duolog_server.store.errors import BadMessage

@@ -3,10 +3,9 @@
 import json
 from collections.abc import Iterable
 
-from duolog_server.compat.grpc.words.adminstubs import admin
 from duolog_server.compat.grpc.words.codes import OK, Refused
 from duolog_server.compat.grpc.words.names import topic_of
-from duolog_server.compat.grpc.words.stubs import Code
+from duolog_server.compat.grpc.words.stubs import Code, admin
 from duolog_server.node.broker import Broker
 
 REMOTING = "remoting"

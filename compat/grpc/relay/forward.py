@@ -34,9 +34,15 @@ from duolog_server.compat.grpc.relay.calls import (
     is_forwarded,
     peer_of,
 )
-from duolog_server.compat.grpc.words import adminstubs
-from duolog_server.compat.grpc.words.adminstubs import admin
-from duolog_server.compat.grpc.words.stubs import METHODS, SERVICE_NAME, Status, rpc, service
+from duolog_server.compat.grpc.words.stubs import (
+    ADMIN_METHODS,
+    METHODS,
+    SERVICE_NAME,
+    Status,
+    admin,
+    rpc,
+    service,
+)
 from duolog_server.node.api.calls import Replies
 from duolog_server.node.broker import Broker, report
 from duolog_server.node.runtime import tokens
@@ -55,7 +61,7 @@ _KEPT = ("x-mq-", "authorization", USER)
 _ONCE = (service.RecallMessageResponse, admin.AdminSendMessageResponse)
 _PATHS = {
     method.output_type.full_name: f"/{method.containing_service.full_name}/{method.name}"
-    for method in (*METHODS.values(), *adminstubs.METHODS.values())
+    for method in (*METHODS.values(), *ADMIN_METHODS.values())
 }
 _OPTIONS: Options = [
     ("grpc.max_receive_message_length", BYTES_MAX),
@@ -132,16 +138,13 @@ class Forwarder:
 
     def other_groups(self) -> list[str]:
         """The other replica groups of the cluster."""
-        failover = self._broker.failover
-        known = failover.routes if failover is not None else ()
-        return sorted(set(known) - {self._broker.group})
+        return sorted(self._broker.views.keys() - {self._broker.group})
 
     def _master(self, group: str) -> str:
         """The endpoint of a group's master; empty if it is not known."""
-        failover = self._broker.failover
-        if group == self._broker.group or failover is None:
+        if group == self._broker.group or self._broker.failover is None:
             return self._broker.replication.master_endpoint[0]
-        view = failover.routes.get(group)
+        view = self._broker.views.get(group)
         return view.master.endpoint if view is not None and view.master is not None else ""
 
     async def _reached(self, context: Call, deadline: float, group: str) -> grpc.aio.Channel:
@@ -173,8 +176,7 @@ class Forwarder:
 
     def is_gone(self, node: str) -> bool:
         """Whether a node of this group is not registered, so that no calls come through it."""
-        failover = self._broker.failover
-        view = failover.routes.get(self._broker.group) if failover else None
+        view = self._broker.views.get(self._broker.group)
         return view is None or node not in view.replicas
 
     def master_elsewhere(self) -> str:
@@ -289,8 +291,7 @@ class Forwarder:
 
     def _others(self) -> list[str]:
         """The endpoints of the cluster's other nodes, as far as known."""
-        failover = self._broker.failover
-        views = failover.routes.values() if failover is not None else ()
+        views = self._broker.views.values()
         found = {replica.endpoint for view in views for replica in view.replicas.values()}
         return sorted(found - {self._broker.advertised, ""})
 

@@ -17,9 +17,8 @@ from duolog._background import Background, together
 from duolog._nodechannel import uncancelled
 
 from duolog_server.compat.grpc.relay.calls import Call
-from duolog_server.compat.grpc.relay.clients import Stream
+from duolog_server.compat.grpc.relay.clients import Stream, nonce_of
 from duolog_server.compat.grpc.relay.forward import Forwarder, Telemetry
-from duolog_server.compat.grpc.relay.questions import nonce_of
 from duolog_server.compat.grpc.words.stubs import service
 from duolog_server.node.broker import report
 

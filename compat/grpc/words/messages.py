@@ -1,4 +1,4 @@
-"""Converts messages between RocketMQ's API and the store: properties, digests, encodings."""
+"""Converts messages between RocketMQ's API and the store: properties, digests, encodings, times."""
 
 import hashlib
 import zlib
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from duolog.wire import duolog_pb2 as wire
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from duolog_server.compat.grpc.words.codes import Refused
 from duolog_server.compat.grpc.words.names import (
@@ -24,7 +25,6 @@ from duolog_server.compat.grpc.words.stubs import (
     SystemProperties,
     definition,
 )
-from duolog_server.compat.grpc.words.times import ms_of
 from duolog_server.node.deferred.transactionservice import HALF_WORDS
 from duolog_server.node.pop.popservice import Popped
 from duolog_server.node.runtime.clocks import TIME_MS_MAX
@@ -42,6 +42,18 @@ from duolog_server.store.record import (
     has_control,
     keys_of,
 )
+
+
+def ms_of(timestamp: Timestamp, name: str, code: Code = Code.BAD_REQUEST) -> int:
+    """Wall-clock ms. name: of the field. code: of the refusal.
+
+    Raises Refused for what is no time: before the year 1, after 9999, or with wrong nanos.
+    """
+    try:
+        return int(timestamp.ToMilliseconds())
+    except ValueError as error:
+        raise Refused(code, f"{name}: {error}") from None
+
 
 # System properties that are not user properties of a delivered message.
 _OWN = frozenset(
@@ -215,13 +227,9 @@ def _check_body(body: bytes, system: SystemProperties, body_bytes_max: int) -> N
 def delivered(popped: Popped, topic: Resource, handle: str) -> Message:
     """A Message for a consumer. topic: the Resource it subscribed to."""
     message = _message(popped.body, popped.properties, popped.sysflag, topic)
-    system = message.system_properties
-    system.born_timestamp.FromMilliseconds(popped.born_time)
-    system.born_host = popped.born_host
-    system.store_timestamp.FromMilliseconds(popped.store_time)
+    system = _stamped(message, popped.born_time, popped.born_host, popped.store_time)
     system.receipt_handle = handle
-    system.queue_id = popped.handle.queue_id
-    system.queue_offset = popped.handle.offset
+    system.queue_id, system.queue_offset = popped.handle.queue_id, popped.handle.offset
     system.invisible_duration.FromMilliseconds(popped.invisible_ms)
     system.delivery_attempt = popped.attempt
     return message
@@ -234,10 +242,7 @@ def pulled(
     numbers, body, text = row
     offset, _, store_time, born_time, _, sysflag, reconsumed = numbers[:7]
     message = _message(body, decode_properties(text.decode(errors="replace")), sysflag, topic)
-    system = message.system_properties
-    system.born_timestamp.FromMilliseconds(born_time)
-    system.born_host = f"{host.address}:{host.port}"
-    system.store_timestamp.FromMilliseconds(store_time)
+    system = _stamped(message, born_time, f"{host.address}:{host.port}", store_time)
     system.queue_id, system.queue_offset = queue_id, offset
     system.delivery_attempt = reconsumed + 1
     return message
@@ -246,10 +251,7 @@ def pulled(
 def found(row: wire.FoundMessage, topic: Resource) -> Message:
     """A Message that was looked up."""
     message = _message(row.body, dict(row.properties), row.sysflag, topic)
-    system = message.system_properties
-    system.born_timestamp.FromMilliseconds(row.born_time)
-    system.born_host = row.born_host
-    system.store_timestamp.FromMilliseconds(row.store_time)
+    system = _stamped(message, row.born_time, row.born_host, row.store_time)
     system.queue_id, system.queue_offset = row.queue_id, row.queue_offset
     system.delivery_attempt = row.reconsume_times + 1
     return message
@@ -258,13 +260,20 @@ def found(row: wire.FoundMessage, topic: Resource) -> Message:
 def orphaned(record: Record, topic: Resource) -> Message:
     """A half message for the producer that is asked for a decision."""
     message = _message(record.body, record.properties, record.sysflag, topic)
-    system = message.system_properties
+    host = f"{record.born_host.address}:{record.born_host.port}"
+    system = _stamped(message, record.born_time, host, record.store_time)
     system.message_type = TRANSACTION
-    system.born_timestamp.FromMilliseconds(record.born_time)
-    system.born_host = f"{record.born_host.address}:{record.born_host.port}"
-    system.store_timestamp.FromMilliseconds(record.store_time)
     system.delivery_attempt = 1
     return message
+
+
+def _stamped(message: Message, born_time: int, born_host: str, store_time: int) -> SystemProperties:
+    """The system properties of a message, with where it comes from, and its times."""
+    system = message.system_properties
+    system.born_timestamp.FromMilliseconds(born_time)
+    system.born_host = born_host
+    system.store_timestamp.FromMilliseconds(store_time)
+    return system
 
 
 def _type_of(properties: dict[str, str], sysflag: int) -> MessageType:

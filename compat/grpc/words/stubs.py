@@ -1,4 +1,5 @@
-"""The stubs of RocketMQ's API, from Apache's package, without the client that comes with them.
+"""The stubs of RocketMQ's API, from Apache's package, without the client that comes with them; and
+those of its Admin service.
 
 Importing the package itself would start its logging (it makes directories) and its telemetry.
 """
@@ -26,6 +27,10 @@ try:
     from rocketmq.grpc_protocol import definition_pb2 as definition
     from rocketmq.grpc_protocol import service_pb2 as service
     from rocketmq.grpc_protocol import service_pb2_grpc as rpc
+
+    # The Admin service's messages hold those of Apache's package, which comes first.
+    from duolog_server.node.wire import rocketmqadmin_pb2 as admin
+    from duolog_server.node.wire import rocketmqadmin_pb2_grpc as admin_rpc
 finally:
     if _stand_in is not None:
         sys.modules.pop("rocketmq")  # later imports of the package get the real one
@@ -33,6 +38,9 @@ finally:
 _SERVICE = service.DESCRIPTOR.services_by_name["MessagingService"]
 SERVICE_NAME = _SERVICE.full_name
 METHODS = dict(_SERVICE.methods_by_name)
+_ADMIN = admin.DESCRIPTOR.services_by_name["Admin"]
+ADMIN_SERVICE_NAME = _ADMIN.full_name
+ADMIN_METHODS = dict(_ADMIN.methods_by_name)
 Code = definition.Code
 Endpoints = definition.Endpoints
 Message = definition.Message
@@ -43,6 +51,8 @@ Status = definition.Status
 SystemProperties = definition.SystemProperties
 
 __all__ = [
+    "ADMIN_METHODS",
+    "ADMIN_SERVICE_NAME",
     "METHODS",
     "SERVICE_NAME",
     "Code",
@@ -53,6 +63,8 @@ __all__ = [
     "Resource",
     "Status",
     "SystemProperties",
+    "admin",
+    "admin_rpc",
     "definition",
     "rpc",
     "service",

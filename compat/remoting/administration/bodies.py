@@ -6,9 +6,9 @@ Lists that may be very long are written in slices, so that others have turns mea
 import json
 from collections.abc import Iterable, Mapping
 
+from duolog_server.compat.remoting.codec.bodies import TAG, Subscription
 from duolog_server.compat.remoting.codec.fastjson import MessageQueue, Value, dumps
 from duolog_server.compat.remoting.codec.fields import written
-from duolog_server.compat.remoting.codec.heartbeats import TAG, Subscription
 from duolog_server.node.core.slices import Slices
 
 NAMES_AT_ONCE = 1000

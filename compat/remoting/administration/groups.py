@@ -7,13 +7,12 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.compat.remoting.administration.bodies import dumps
-from duolog_server.compat.remoting.codec.adminbodies import group_name, read_group, read_groups
-from duolog_server.compat.remoting.codec.adminheaders import DeleteGroupRequest, GroupRequest
+from duolog_server.compat.remoting.codec.bodies import group_name, read_group, read_groups
 from duolog_server.compat.remoting.codec.codes import ResponseCode
-from duolog_server.compat.remoting.codec.command import NUMBER_MAX, Command
-from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.command import NUMBER_MAX, BadRequest, Command
 from duolog_server.compat.remoting.codec.fastjson import Key, Value
 from duolog_server.compat.remoting.codec.fields import read_header
+from duolog_server.compat.remoting.codec.headers import DeleteGroupRequest, GroupRequest
 from duolog_server.compat.remoting.port.dispatcher import Peer
 from duolog_server.compat.remoting.refusals import Refused
 from duolog_server.node.api.verbs import Verbs

@@ -3,10 +3,10 @@
 To delete a pair is no error: tools do so for every topic that they delete.
 """
 
-from duolog_server.compat.remoting.codec.adminheaders import KeyValueRequest, NamespaceRequest
 from duolog_server.compat.remoting.codec.codes import ResponseCode
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.codec.fields import read_header
+from duolog_server.compat.remoting.codec.headers import KeyValueRequest, NamespaceRequest
 from duolog_server.compat.remoting.refusals import Refused
 
 

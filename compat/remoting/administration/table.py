@@ -16,8 +16,7 @@ from duolog_server.compat.remoting.administration.consumers.resets import Resets
 from duolog_server.compat.remoting.administration.groups import Groups
 from duolog_server.compat.remoting.administration.topics import Topics
 from duolog_server.compat.remoting.codec.codes import RequestCode
-from duolog_server.compat.remoting.codec.command import HEADER_BYTES_MAX, Command
-from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.command import HEADER_BYTES_MAX, BadRequest, Command
 from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX
 from duolog_server.compat.remoting.guarding.visibility import Sight
 from duolog_server.compat.remoting.members import Members

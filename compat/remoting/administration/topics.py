@@ -8,17 +8,15 @@ from duolog.wire import duolog_pb2 as wire
 from duolog_server.compat.remoting.administration.bodies import QueueRows, dumps, name_list
 from duolog_server.compat.remoting.administration.brokers.statistics import Statistics
 from duolog_server.compat.remoting.administration.names import topic_names
-from duolog_server.compat.remoting.codec.adminbodies import read_topics, topic_name
-from duolog_server.compat.remoting.codec.adminheaders import (
+from duolog_server.compat.remoting.codec.bodies import read_object, read_topics, topic_name
+from duolog_server.compat.remoting.codec.command import BadRequest, Command
+from duolog_server.compat.remoting.codec.fields import read_header
+from duolog_server.compat.remoting.codec.headers import (
     ClusterRequest,
     CreateTopicRequest,
     GroupRequest,
     TopicRequest,
 )
-from duolog_server.compat.remoting.codec.command import Command
-from duolog_server.compat.remoting.codec.errors import BadRequest
-from duolog_server.compat.remoting.codec.fields import read_header
-from duolog_server.compat.remoting.codec.heartbeats import read_object
 from duolog_server.compat.remoting.guarding.visibility import Sight
 from duolog_server.compat.remoting.port.dispatcher import Peer
 from duolog_server.compat.remoting.routes import retried_group

@@ -27,7 +27,14 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from json.encoder import encode_basestring_ascii as _quoted
 
-from duolog_server.compat.remoting.codec.errors import BadFrame
+
+class BadFrame(Exception):
+    """Bytes that are not a frame of the protocol: their connection has to be closed."""
+
+
+class BadRequest(Exception):
+    """A whole frame whose fields or body cannot be used: it is answered with an error."""
+
 
 VERSION = 409  # V4_9_8: clients take the version of answers for the broker's
 RESPONSE, ONEWAY = 0x1, 0x2

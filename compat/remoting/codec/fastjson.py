@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]  # of CPython: the end of a text
 from typing import NamedTuple
 
-from duolog_server.compat.remoting.codec.command import sound
-from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.command import BadRequest, sound
 
 DEPTH_MAX = 32
 _SPACE = re.compile(r"[ \t\r\n]*")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.command import BadRequest
 
 Int = Annotated[int, 32]
 Long = Annotated[int, 64]

@@ -8,8 +8,7 @@ bytes on that come after its lengths.
 import struct
 from collections.abc import Callable
 
-from duolog_server.compat.remoting.codec.command import HEADER_BYTES_MAX, Command, read
-from duolog_server.compat.remoting.codec.errors import BadFrame
+from duolog_server.compat.remoting.codec.command import HEADER_BYTES_MAX, BadFrame, Command, read
 
 FRAME_BYTES_MAX = 1 << 24  # RocketMQ's; so the first byte of a frame is 0
 SHORT_BYTES = 16 << 10  # a longer frame is a long one

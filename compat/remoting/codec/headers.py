@@ -1,10 +1,9 @@
-"""The fields of requests and responses: a class for each code."""
+"""The fields of requests and responses: a class for each form, whose docstring names the codes."""
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from duolog_server.compat.remoting.codec.adminheaders import ADMIN_REQUESTS, WITHOUT_FIELDS
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.fields import (
     Int,
@@ -12,10 +11,6 @@ from duolog_server.compat.remoting.codec.fields import (
     fields_of,
     read_fields,
     read_header,
-)
-from duolog_server.compat.remoting.codec.registrations import (
-    RegisterRequest,
-    UnregisterBrokerRequest,
 )
 
 # -- name server -----------------------------------------------------------------------------------
@@ -27,14 +22,6 @@ class RouteRequest:
 
     topic: str
     accept_standard_json_only: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterResponse:
-    """REGISTER_BROKER: where a slave copies the log, and where it asks for the rest."""
-
-    ha_server_addr: str
-    master_addr: str
 
 
 # -- producing -------------------------------------------------------------------------------------
@@ -80,35 +67,6 @@ SHORT_NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class SendResponse:
-    """Answer to every send request. msg_id: the offset id; clients have an id of their own."""
-
-    msg_id: str
-    queue_id: Int
-    queue_offset: Long
-
-
-@dataclass(frozen=True, slots=True)
-class PushReplyRequest:
-    """PUSH_REPLY_MESSAGE_TO_CLIENT; the body is the reply's. Hosts are HOST:PORT, times ms."""
-
-    producer_group: str
-    topic: str
-    default_topic: str
-    default_topic_queue_nums: Int
-    queue_id: Int
-    sys_flag: Int
-    born_timestamp: Long
-    flag: Int
-    born_host: str
-    store_host: str
-    store_timestamp: Long
-    properties: str = ""
-    reconsume_times: Int = 0
-    unit_mode: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class EndTransactionRequest:
     """END_TRANSACTION. tran_state_table_offset: what the send was answered as its queue offset."""
 
@@ -119,17 +77,6 @@ class EndTransactionRequest:
     msg_id: str
     from_transaction_check: bool = False
     transaction_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckTransactionRequest:
-    """CHECK_TRANSACTION_STATE, to producers; the body has the half message."""
-
-    tran_state_table_offset: Long
-    commit_log_offset: Long
-    msg_id: str = ""
-    transaction_id: str = ""
-    offset_msg_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +161,6 @@ class SearchOffsetRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreTimeResponse:
-    """GET_EARLIEST_MSG_STORETIME."""
-
-    timestamp: Long
-
-
-@dataclass(frozen=True, slots=True)
 class ViewRequest:
     """VIEW_MESSAGE_BY_ID. offset: in the commit log, as the id says."""
 
@@ -239,27 +179,14 @@ class QueryRequest:
     unique: bool = dataclasses.field(default=False, metadata={"name": "_UNIQUE_KEY_QUERY"})
 
 
-@dataclass(frozen=True, slots=True)
-class QueryResponse:
-    """QUERY_MESSAGE; the body has the records."""
-
-    index_last_update_timestamp: Long
-    index_last_update_phyoffset: Long
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetResponse:
-    """Answer to every request for an offset."""
-
-    offset: Long
-
-
 # -- clients ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class MembersRequest:
-    """GET_CONSUMER_LIST_BY_GROUP, and NOTIFY_CONSUMER_IDS_CHANGED to clients."""
+    """GET_CONSUMER_LIST_BY_GROUP, GET_CONSUMER_CONNECTION_LIST, and NOTIFY_CONSUMER_IDS_CHANGED to
+    clients.
+    """
 
     consumer_group: str
 
@@ -271,52 +198,6 @@ class UnregisterRequest:
     client_id: str = dataclasses.field(metadata={"name": "clientID"})
     producer_group: str = ""
     consumer_group: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NoFields:
-    """A request without fields."""
-
-
-REQUESTS: dict[RequestCode, type] = {
-    RequestCode.SEND_MESSAGE: SendRequest,
-    RequestCode.SEND_MESSAGE_V2: SendRequest,
-    RequestCode.SEND_BATCH_MESSAGE: SendRequest,
-    RequestCode.SEND_REPLY_MESSAGE: SendRequest,
-    RequestCode.SEND_REPLY_MESSAGE_V2: SendRequest,
-    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: PushReplyRequest,
-    RequestCode.PULL_MESSAGE: PullRequest,
-    RequestCode.LITE_PULL_MESSAGE: PullRequest,
-    RequestCode.QUERY_MESSAGE: QueryRequest,
-    RequestCode.QUERY_CONSUMER_OFFSET: QueryOffsetRequest,
-    RequestCode.UPDATE_CONSUMER_OFFSET: UpdateOffsetRequest,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: SearchOffsetRequest,
-    RequestCode.GET_MAX_OFFSET: QueueRequest,
-    RequestCode.GET_MIN_OFFSET: QueueRequest,
-    RequestCode.GET_EARLIEST_MSG_STORETIME: QueueRequest,
-    RequestCode.VIEW_MESSAGE_BY_ID: ViewRequest,
-    RequestCode.HEART_BEAT: NoFields,
-    RequestCode.UNREGISTER_CLIENT: UnregisterRequest,
-    RequestCode.CONSUMER_SEND_MSG_BACK: SendBackRequest,
-    RequestCode.END_TRANSACTION: EndTransactionRequest,
-    RequestCode.CHECK_TRANSACTION_STATE: CheckTransactionRequest,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: MembersRequest,
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: MembersRequest,
-    RequestCode.LOCK_BATCH_MQ: NoFields,
-    RequestCode.UNLOCK_BATCH_MQ: NoFields,
-    RequestCode.CHECK_CLIENT_CONFIG: NoFields,
-    RequestCode.REGISTER_BROKER: RegisterRequest,
-    RequestCode.UNREGISTER_BROKER: UnregisterBrokerRequest,
-    RequestCode.GET_ROUTEINFO_BY_TOPIC: RouteRequest,
-    RequestCode.GET_BROKER_CLUSTER_INFO: NoFields,
-    RequestCode.GET_ALL_TOPIC_CONFIG: NoFields,
-    RequestCode.GET_ALL_CONSUMER_OFFSET: NoFields,
-    RequestCode.GET_ALL_DELAY_OFFSET: NoFields,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: NoFields,
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: MembersRequest,
-    **ADMIN_REQUESTS,
-    **dict.fromkeys(WITHOUT_FIELDS, NoFields),
-}
 
 
 _LETTERS = {name: letter for letter, name in SHORT_NAMES.items()}
@@ -336,3 +217,187 @@ def read_send(code: int, texts: Mapping[str, str]) -> SendRequest:
     if code not in _LONG_FORMS and texts.keys() <= SHORT_NAMES.keys():  # as nearly all are
         return read_fields(SendRequest, _SHORT_FIELDS, texts)
     return read_header(SendRequest, sent_fields(code, texts))
+
+
+# -- topics ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopicRequest:
+    """UPDATE_AND_CREATE_TOPIC. attributes: `+name=value` and `-name`, separated by commas."""
+
+    topic: str
+    read_queue_nums: Int
+    write_queue_nums: Int
+    perm: Int
+    default_topic: str = ""
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: Int = 0
+    order: bool = False
+    attributes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRequest:
+    """DELETE_TOPIC_IN_BROKER, DELETE_TOPIC_IN_NAMESRV, GET_TOPIC_CONFIG, GET_TOPIC_STATS_INFO,
+    QUERY_TOPIC_CONSUME_BY_WHO.
+    """
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRequest:
+    """GET_TOPICS_BY_CLUSTER."""
+
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeQueueRequest:
+    """QUERY_CONSUME_QUEUE. index: queue offset of the first entry."""
+
+    topic: str
+    queue_id: Int
+    index: Long
+    count: Int
+    consumer_group: str = ""
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupRequest:
+    """DELETE_SUBSCRIPTIONGROUP. Deletes the group's offsets as well, in any case."""
+
+    group_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRequest:
+    """GET_SUBSCRIPTIONGROUP_CONFIG, QUERY_TOPICS_BY_CONSUMER."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeStatsRequest:
+    """GET_CONSUME_STATS. topic: empty for all that the group reads."""
+
+    consumer_group: str
+    topic: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConsumeStatsRequest:
+    """GET_BROKER_CONSUME_STATS. is_order: of ordered topics alone."""
+
+    is_order: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTopicRequest:
+    """QUERY_CONSUME_TIME_SPAN, QUERY_SUBSCRIPTION_BY_CONSUMER."""
+
+    topic: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloneOffsetRequest:
+    """CLONE_GROUP_OFFSET. topic: empty for all that the source has read."""
+
+    src_group: str
+    dest_group: str
+    topic: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetOffsetRequest:
+    """INVOKE_BROKER_TO_RESET_OFFSET, and RESET_CONSUMER_CLIENT_OFFSET to clients.
+
+    timestamp: wall-clock ms; negative for the end of each queue. is_force: forwards as well.
+    queue_id, offset: one queue, and where to, as RocketMQ 5's tools ask.
+    """
+
+    topic: str
+    group: str
+    timestamp: Long
+    is_force: bool = False
+    queue_id: Int = -1
+    offset: Long = -1
+
+
+# -- clients ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersRequest:
+    """GET_PRODUCER_CONNECTION_LIST."""
+
+    producer_group: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatusRequest:
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS, and GET_CONSUMER_STATUS_FROM_CLIENT to clients.
+
+    client_addr: the id of one client; empty for all.
+    """
+
+    topic: str
+    group: str
+    client_addr: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningInfoRequest:
+    """GET_CONSUMER_RUNNING_INFO, from tools and to clients."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeDirectlyRequest:
+    """CONSUME_MESSAGE_DIRECTLY, from tools and, with the message as its body, to clients."""
+
+    consumer_group: str
+    client_id: str
+    msg_id: str
+    broker_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeCheckRequest:
+    """RESUME_CHECK_HALF_MESSAGE. msg_id: the offset id of the half message."""
+
+    msg_id: str
+
+
+# -- the broker, and the name server ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StatsRequest:
+    """VIEW_BROKER_STATS_DATA. stats_key: a topic, topic@group, or the cluster."""
+
+    stats_name: str
+    stats_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValueRequest:
+    """GET_KV_CONFIG, DELETE_KV_CONFIG."""
+
+    namespace: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRequest:
+    """GET_KVLIST_BY_NAMESPACE."""
+
+    namespace: str

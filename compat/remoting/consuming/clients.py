@@ -1,12 +1,22 @@
-"""Clients: their heartbeats, their groups, what they send back, and their notifications."""
+"""Clients: heartbeats, groups, locks of queues, what they send back, and their notifications."""
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
+from duolog_server.compat.remoting.codec.bodies import (
+    ConsumerData,
+    QueueName,
+    locked,
+    member_list,
+    read_check,
+    read_heartbeat,
+    read_locks,
+)
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import (
     LANGUAGES,
@@ -21,27 +31,68 @@ from duolog_server.compat.remoting.codec.headers import (
     SendBackRequest,
     UnregisterRequest,
 )
-from duolog_server.compat.remoting.codec.heartbeats import (
-    ConsumerData,
-    member_list,
-    read_check,
-    read_heartbeat,
-)
-from duolog_server.compat.remoting.codec.locks import QueueName, locked, read_locks
-from duolog_server.compat.remoting.consuming.locks import QueueLocks
 from duolog_server.compat.remoting.consuming.pulling import filter_of
 from duolog_server.compat.remoting.guarding.visibility import Sight
+from duolog_server.compat.remoting.lookups import message_for
 from duolog_server.compat.remoting.members import Members
-from duolog_server.compat.remoting.places import message_for
 from duolog_server.compat.remoting.port.dispatcher import Begun, Peer
 from duolog_server.compat.remoting.refusals import Refused
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
+from duolog_server.store.clocks import MonoMs
 from duolog_server.store.errors import BadGroup
 from duolog_server.store.grouptopics import group_retry_topic
 from duolog_server.store.metadata import check_group
+from duolog_server.store.queueends import QueueKey
 from duolog_server.store.record import TOPIC_BYTES_MAX
+
+LOCK_MS = 60_000  # RocketMQ's: clients renew every 20 s
+LOCKS_MAX = 100_000  # of all groups; each takes 300 bytes
+
+
+@dataclass(slots=True)
+class _Lock:
+    client_id: str
+    until_ms: MonoMs
+
+
+class QueueLocks:
+    """The locks of all groups."""
+
+    def __init__(self) -> None:
+        self._locks: dict[tuple[str, QueueKey], _Lock] = {}
+
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[QueueKey], mono_ms: MonoMs
+    ) -> list[QueueKey]:
+        """Lock queues for a client, or renew its locks; those that it has now."""
+        until, held = MonoMs(mono_ms + LOCK_MS), []
+        for key in queues:
+            known = self._locks.get((group, key))
+            if known is None and len(self._locks) >= LOCKS_MAX:
+                continue
+            if known is None or known.client_id == client_id or known.until_ms < mono_ms:
+                self._locks[group, key] = _Lock(client_id, until)
+                held.append(key)
+        return held
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> None:
+        """A client is done with queues; those of others stay locked."""
+        for key in queues:
+            known = self._locks.get((group, key))
+            if known is not None and known.client_id == client_id:
+                del self._locks[group, key]
+
+    def expire(self, mono_ms: MonoMs) -> None:
+        """Forget what was not renewed."""
+        for place in [place for place, one in self._locks.items() if one.until_ms < mono_ms]:
+            del self._locks[place]
+
+    def __len__(self) -> int:
+        """Locks of all groups."""
+        return len(self._locks)
+
 
 GIVE_UP_LEVEL = -1  # RocketMQ's: the message becomes a dead letter
 TOLD_MAX = 5000  # members that are notified of others in a second; a group is notified whole

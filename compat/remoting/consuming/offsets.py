@@ -11,18 +11,16 @@ import structlog
 from duolog import Start
 from duolog import _errors as sdk
 
+from duolog_server.compat.remoting.codec.bodies import FROM_FIRST, FROM_TIME
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command
-from duolog_server.compat.remoting.codec.fields import read_header, write_header
+from duolog_server.compat.remoting.codec.fields import read_header
 from duolog_server.compat.remoting.codec.headers import (
-    OffsetResponse,
     QueryOffsetRequest,
     QueueRequest,
     SearchOffsetRequest,
-    StoreTimeResponse,
     UpdateOffsetRequest,
 )
-from duolog_server.compat.remoting.codec.heartbeats import FROM_FIRST, FROM_TIME
 from duolog_server.compat.remoting.members import Members
 from duolog_server.compat.remoting.port.dispatcher import Peer
 from duolog_server.compat.remoting.refusals import Refused
@@ -130,7 +128,7 @@ class Offsets:
             offset = await self._begin(peer, header)
         if offset < 0 and not (header.set_zero_if_not_found and self._is_small(key)):
             raise Refused(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group is new")
-        return request.answer(0, fields=write_header(OffsetResponse(max(0, offset))))
+        return request.answer(0, fields={"offset": str(max(0, offset))})
 
     async def _begin(self, peer: Peer, header: QueryOffsetRequest) -> int:
         """Fix where the group of a push consumer begins in a topic, in all of its queues, as the
@@ -224,11 +222,11 @@ class Offsets:
         self._check(key)
         first = self._core.store.queue_range(*key)[0]
         time_ms = self._core.positions.store_time(*key, first)
-        return request.answer(0, fields=write_header(StoreTimeResponse(time_ms)))
+        return request.answer(0, fields={"timestamp": str(time_ms)})
 
     def _at(self, request: Command, topic: str, queue_id: int, at: Start | int) -> Command:
         offset = offset_at(self._core, topic, queue_id, at)
-        return request.answer(0, fields=write_header(OffsetResponse(offset)))
+        return request.answer(0, fields={"offset": str(offset)})
 
     def _check(self, key: QueueKey, offset: int = 0) -> None:
         """Raise UnknownTopic, NoPermission, NotMaster, BadRequest."""

@@ -6,13 +6,12 @@ from functools import lru_cache
 
 from duolog import _errors as sdk
 
+from duolog_server.compat.remoting.codec.bodies import EXPRESSION_CHARACTERS_MAX, SQL
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
-from duolog_server.compat.remoting.codec.command import Command
-from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.command import BadRequest, Command
 from duolog_server.compat.remoting.codec.fields import read_header, write_header
 from duolog_server.compat.remoting.codec.headers import PullRequest, PullResponse
-from duolog_server.compat.remoting.codec.heartbeats import EXPRESSION_CHARACTERS_MAX, SQL
-from duolog_server.compat.remoting.codec.routes import MASTER_ID
+from duolog_server.compat.remoting.codec.nameserver import MASTER_ID
 from duolog_server.compat.remoting.consuming.offsets import Offsets
 from duolog_server.compat.remoting.members import Members
 from duolog_server.compat.remoting.port.dispatcher import Peer

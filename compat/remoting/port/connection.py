@@ -21,8 +21,7 @@ from duolog._frames import frame_memory
 
 from duolog_server.compat.remoting.answers import Answers
 from duolog_server.compat.remoting.codec.codes import ResponseCode
-from duolog_server.compat.remoting.codec.command import Command
-from duolog_server.compat.remoting.codec.errors import BadFrame
+from duolog_server.compat.remoting.codec.command import BadFrame, Command
 from duolog_server.compat.remoting.codec.frames import SHORT_BYTES, FrameReader
 from duolog_server.compat.remoting.port.dispatcher import Begun, Dispatcher, tried
 from duolog_server.node.net import connection_protocol

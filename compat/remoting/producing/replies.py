@@ -11,18 +11,13 @@ from dataclasses import replace
 
 from duolog import _errors as sdk
 
+from duolog_server.compat.remoting.answers import Held
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.codec.fields import write_header
-from duolog_server.compat.remoting.codec.headers import (
-    PushReplyRequest,
-    SendRequest,
-    SendResponse,
-    read_send,
-)
+from duolog_server.compat.remoting.codec.headers import SendRequest, read_send
 from duolog_server.compat.remoting.codec.messages import END, properties_text, property_of
 from duolog_server.compat.remoting.guarding.visibility import Sight
-from duolog_server.compat.remoting.held import Held
 from duolog_server.compat.remoting.members import Members
 from duolog_server.compat.remoting.port.dispatcher import Begun, Peer
 from duolog_server.compat.remoting.producing.sending import REGION, Sending
@@ -74,7 +69,8 @@ class Replies:
         elif problem:
             where = dict(REGION)
         else:  # a client reads these fields of every answer
-            where = {**write_header(SendResponse("0", max(0, header.queue_id), 0)), **REGION}
+            queue_id = str(max(0, header.queue_id))
+            where = {"msgId": "0", "queueId": queue_id, "queueOffset": "0", **REGION}
         code = ResponseCode.SYSTEM_ERROR if problem else ResponseCode.SUCCESS
         return request.answer(code, problem, where)
 
@@ -97,24 +93,13 @@ class Replies:
     def _pushed(self, peer: Peer, body: bytes, header: SendRequest, text: bytes) -> Command:
         now, host = self._broker.times.wall_ms(), self._sending.host
         pushed_at = b"PUSH_REPLY_TIME\x01%d" % now
-        fields = PushReplyRequest(
-            header.producer_group,
-            header.topic,
-            header.default_topic,
-            header.default_topic_queue_nums,
-            header.queue_id,
-            header.sys_flag,
-            header.born_timestamp,
-            header.flag,
-            peer.name,
-            f"{host.address}:{host.port}",
-            now,
-            (END.join((text, pushed_at)) + END).decode(),
-            header.reconsume_times,
-            header.unit_mode,
-        )
+        properties = (END.join((text, pushed_at)) + END).decode()
+        fields = write_header(replace(header, properties=properties))
+        del fields["batch"], fields["maxReconsumeTimes"]  # which a pushed reply does not have
+        fields["bornHost"], fields["storeHost"] = peer.name, f"{host.address}:{host.port}"
+        fields["storeTimestamp"] = str(now)
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-        return Command(code, fields=write_header(fields), body=body)
+        return Command(code, fields=fields, body=body)
 
     def _stored(self, peer: Peer, request: Command, header: SendRequest) -> Begun | None:
         """Begin to store it as a message of its topic; None where it is not.

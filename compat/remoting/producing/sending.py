@@ -15,10 +15,8 @@ from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from duolog_server.compat.remoting.batches import read_batch
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
-from duolog_server.compat.remoting.codec.command import Command
-from duolog_server.compat.remoting.codec.errors import BadRequest
-from duolog_server.compat.remoting.codec.fields import fields_of
-from duolog_server.compat.remoting.codec.headers import SendRequest, SendResponse, read_send
+from duolog_server.compat.remoting.codec.command import BadRequest, Command
+from duolog_server.compat.remoting.codec.headers import SendRequest, read_send
 from duolog_server.compat.remoting.codec.messages import (
     END,
     LATER,
@@ -62,7 +60,6 @@ PATIENCE_MS = 1000  # of a refusal while the group is changing its master; clien
 INNER_BATCH = 0x80
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 RECONSUME_TIMES_MAX = 1 << 30  # so that a copy, which counts one more, can still be stored
-_MSG_ID, _QUEUE_ID, _QUEUE_OFFSET = (one.name for one in fields_of(SendResponse))
 _WAITING_MARKS = tuple(name + PAIR for name in (*LATER, b"TRAN_MSG"))
 _ASKS = b"REPLY_TO_CLIENT\x01"
 _ORIGIN = (b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID")  # of a dead letter: the node says it
@@ -398,9 +395,9 @@ class Sending:
         if result.queue_offset < 0:
             return self._refused(told.request, result)
         fields = {
-            _MSG_ID: offset_message_id(self.host, result.physical_offset),
-            _QUEUE_ID: str(told.queue_id),
-            _QUEUE_OFFSET: str(result.queue_offset),
+            "msgId": offset_message_id(self.host, result.physical_offset),
+            "queueId": str(told.queue_id),
+            "queueOffset": str(result.queue_offset),
             **REGION,
         }
         if told.transaction_id:

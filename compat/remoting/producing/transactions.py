@@ -6,11 +6,8 @@ from duolog import _errors as sdk
 
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.command import NUMBER_MAX, ONEWAY, Command
-from duolog_server.compat.remoting.codec.fields import read_header, write_header
-from duolog_server.compat.remoting.codec.headers import (
-    CheckTransactionRequest,
-    EndTransactionRequest,
-)
+from duolog_server.compat.remoting.codec.fields import read_header
+from duolog_server.compat.remoting.codec.headers import EndTransactionRequest
 from duolog_server.compat.remoting.codec.messages import body_crc
 from duolog_server.compat.remoting.guarding.visibility import Sight
 from duolog_server.compat.remoting.members import Members
@@ -87,11 +84,13 @@ class Transactions:
         self._numbers = (self._numbers + 1) & NUMBER_MAX
         record = check.record
         unique = record.properties.get("UNIQ_KEY", "")
-        fields = write_header(
-            CheckTransactionRequest(
-                check.origin, record.physical_offset, unique, unique, record.message_id
-            )
-        )
+        fields = {
+            "tranStateTableOffset": str(check.origin),
+            "commitLogOffset": str(record.physical_offset),
+            "msgId": unique,
+            "transactionId": unique,
+            "offsetMsgId": record.message_id,
+        }
         code, body = RequestCode.CHECK_TRANSACTION_STATE, half_bytes(record)
         request = Command(code, self._numbers, fields, body, flag=ONEWAY)
         turn = self._numbers % len(producers)

@@ -6,13 +6,21 @@ followed; a request that changes something comes from a page of the console. On 
 console is asked for by a name of loopback: any other name is one that some site chose, to reach it
 from its own pages (DNS rebinding). Behind a proxy `url` lists the origins under which browsers see
 it: then it answers to these alone, and no header of a proxy says which they are.
+
+What a proxy adds is believed only where one is configured (`url`), and only where it comes from
+this machine; of X-Forwarded-For, the last address is the one that the proxy has seen. Otherwise
+anybody could name any address. A form that is too long, broken off or not a form has no fields, and
+the page that asked says what is missing.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
+from starlette.requests import ClientDisconnect, Request
+
+from duolog_server.node.net.networks import plain_address
 from duolog_server.node.runtime.origins import BadOrigin, origin_of
 
 Scope = MutableMapping[str, Any]
@@ -44,6 +52,8 @@ READING = ("GET", "HEAD")
 CROSS_SITE = "cross-site"
 OTHERS = (CROSS_SITE, "same-site")  # a site has all ports of its host
 LINK = ("navigate", "document")
+FORWARDED = "x-forwarded-for"
+FIELDS_MAX = 32
 
 
 class Protected:
@@ -148,3 +158,32 @@ async def _refuse(why: str, send: Send) -> None:
     ]
     await send({"type": "http.response.start", "status": 403, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def address_of(request: Request, *, proxied: bool) -> str:
+    """The address that a request comes from; empty where it is not known."""
+    peer = plain_address(request.client.host) if request.client is not None else ""
+    if not proxied or not is_loopback(peer):
+        return peer
+    named = ",".join(request.headers.getlist(FORWARDED)).rpartition(",")[2].strip()
+    try:
+        return str(ip_address(named))
+    except ValueError:
+        return peer
+
+
+async def fields_of(request: Request, most: int) -> dict[str, str]:
+    """The fields of a request's form. most: bytes that it may have."""
+    body = b""
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > most:
+                return {}
+    except ClientDisconnect:
+        return {}
+    try:
+        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX)
+    except ValueError:
+        return {}
+    return {name: values[-1] for name, values in fields.items()}

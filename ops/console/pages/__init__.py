@@ -1,1 +1,5 @@
-"""The pages: each asks the nodes, and says what its template shows. None knows of HTTP."""
+"""Pages of the console, and the actions that their forms ask for. None knows of HTTP.
+
+An action describes its effect, asks for confirmation, and runs. Every one is a call that the
+command line has, too.
+"""

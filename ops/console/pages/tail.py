@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from duolog import Message, TopicDescription
 
-from duolog_server.ops.console.pages.messages.rows import Row, message_row
+from duolog_server.ops.console.pages.messages import Row, message_row
 from duolog_server.ops.console.view.formatting import command, counted, number, rate
 from duolog_server.ops.console.view.visits import Shown, Visit
-from duolog_server.ops.inspection.searching.matching import Needle
+from duolog_server.ops.inspection.searching.terms import Needle
 from duolog_server.ops.inspection.topics import parts_of
 
 KEPT = 50

@@ -1,22 +1,121 @@
-"""Answers to a browser: a page in the frame of all pages, or a redirect to the login.
+"""Answers to a browser: a page, an error's page or a redirect to the login; work within bounds.
 
 Rules: no answer is kept in a cache; another user may look at the same address next. What was done
 last is shown once, on the first page that can be shown. A browser that follows a link on another
 site sends no cookie: it asks once more, from a page of the console, before its user must log in.
+
+The work of a page or an action ends within PAGE_SECONDS, so that nodes that hang do not pile up
+pages, and raises errors of duolog alone. A user whom the nodes no longer know has no session
+afterwards. A page shows an error of duolog with its own words. Any other exception is a defect, of
+which only the log has the details: they may hold what the viewer must not see.
 """
 
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 from urllib.parse import quote
 
+import structlog
+from duolog import (
+    BadRequest,
+    Busy,
+    DuologError,
+    NoPermission,
+    NoSuchMessage,
+    Timeout,
+    TopicExists,
+    Unauthenticated,
+    UnknownGroup,
+    UnknownTopic,
+)
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from duolog_server.ops.console.http.security import CROSS_SITE
-from duolog_server.ops.console.requests import errors
-from duolog_server.ops.console.requests.guarding import raw_path
 from duolog_server.ops.console.sessions.sessions import Session
+from duolog_server.ops.console.sessions.viewers import Viewers
 from duolog_server.ops.console.view.addresses import LOGIN
+from duolog_server.ops.console.view.formatting import sentence, spaced, told_apart
 from duolog_server.ops.console.view.render import whole
 from duolog_server.ops.console.view.visits import Shown, Undo
+
+UNAVAILABLE = 503
+TEMPLATE = "error.html"
+PAGE_SECONDS = 30.0  # in which nodes answer all that a page asks
+log = structlog.get_logger("duolog.console")
+T = TypeVar("T")
+
+
+class Defect(DuologError):
+    """A page failed because of a bug."""
+
+
+class TookTooLong(Timeout):
+    """The nodes did not answer all that a page asks in its time."""
+
+
+_STATUS: Mapping[type[DuologError], int] = {
+    BadRequest: 400,
+    NoPermission: 403,
+    NoSuchMessage: 404,
+    UnknownGroup: 404,
+    UnknownTopic: 404,
+    TopicExists: 409,
+    Busy: UNAVAILABLE,
+    Defect: 500,
+}
+
+
+def status_of(error: DuologError) -> int:
+    """The HTTP status of an error; what nothing else is known of comes from nodes out of reach."""
+    found = (status for kind, status in _STATUS.items() if isinstance(error, kind))
+    return next(found, UNAVAILABLE)
+
+
+def error_page(error: DuologError, endpoints: Sequence[str], again: str = "") -> Shown:
+    """The page of an error. endpoints: named where the nodes may be out of reach. again: the page
+    to open again; empty: none.
+    """
+    unavailable = status_of(error) == UNAVAILABLE
+    facts = {
+        "sentence": sentence(told_apart(str(error))),
+        "alarm": unavailable,
+        "endpoints": endpoints if unavailable else (),
+        "again": again,
+    }
+    return Shown(TEMPLATE, spaced(type(error).__name__), facts)
+
+
+def refusal(title: str, told: str, again: str = "") -> Shown:
+    """An error page. again: see `page_of`."""
+    return Shown(TEMPLATE, title, {"sentence": told, "endpoints": (), "again": again})
+
+
+async def guarded(
+    work: Callable[[], Awaitable[T]], session: Session, request: Request, viewers: Viewers
+) -> T:
+    """Run work to its result; raises duolog's errors alone."""
+    try:
+        async with asyncio.timeout(PAGE_SECONDS):
+            await session.check_current()
+            return await work()
+    except Unauthenticated:
+        await viewers.end(request)
+        raise
+    except DuologError:
+        raise
+    except TimeoutError:
+        raise TookTooLong(f"the nodes did not answer within {PAGE_SECONDS:.0f} s") from None
+    except Exception as error:
+        if viewers.lasts(session):  # or else its client is closed
+            log.error("a page of the console failed", path=raw_path(request), exc_info=error)
+        raise Defect("This page failed: the log of the console says why") from None
+
+
+def raw_path(request: Request) -> str:
+    """The path as it was asked for: a name in it may have characters that only escapes carry."""
+    path: bytes = request.scope["raw_path"]
+    return path.decode("ascii", "replace")
 
 
 def html(shown: Shown, request: Request, session: Session | None, status: int = 200) -> Response:
@@ -44,7 +143,7 @@ def to_login(request: Request) -> Response:
     if request.headers.get("sec-fetch-site") != CROSS_SITE:
         return RedirectResponse(login, 303)
     told = "This link is on another site. The console opens it in a moment."
-    answer = html(errors.refusal("Opening", told, again=login), request, None)
+    answer = html(refusal("Opening", told, again=login), request, None)
     answer.headers["Refresh"] = f"0; url={login}"
     return answer
 

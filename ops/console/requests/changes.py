@@ -12,10 +12,15 @@ from duolog import BadRequest, DuologError, ResultUnknown, Unauthenticated
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from duolog_server.ops.console.http.forms import fields_of
-from duolog_server.ops.console.requests import errors
-from duolog_server.ops.console.requests.answers import html, location_of
-from duolog_server.ops.console.requests.guarding import guarded
+from duolog_server.ops.console.http.security import fields_of
+from duolog_server.ops.console.requests.answers import (
+    TookTooLong,
+    error_page,
+    guarded,
+    html,
+    location_of,
+    status_of,
+)
 from duolog_server.ops.console.sessions.forms import FormIsOver, Told
 from duolog_server.ops.console.sessions.sessions import Session
 from duolog_server.ops.console.sessions.viewers import Viewers
@@ -80,8 +85,8 @@ class Changes:
             return RedirectResponse(LOGIN, 303)
         except DuologError as error:
             again = _page_with(form, request) if isinstance(error, FormIsOver) else ""
-            shown = errors.page_of(error, (), again)  # one that follows would show the form again
-            return html(shown, request, session, errors.status_of(error))
+            shown = error_page(error, (), again)  # one that follows would show the form again
+            return html(shown, request, session, status_of(error))
         session.told = told
         return RedirectResponse(told.done.location, 303)
 
@@ -91,7 +96,7 @@ class Changes:
         """`guarded` for a change: raises ResultUnknown where a broken call may have done it."""
         try:
             return await guarded(work, session, request, self._viewers)
-        except errors.TookTooLong as error:
+        except TookTooLong as error:
             raise ResultUnknown(f"{error}: it may or may not have been done") from None
 
 

@@ -1,32 +1,67 @@
-"""Users log in and out.
+"""Users log in and out, and how often somebody may try to.
 
-Rules: the nodes decide whether a password is right. An attempt counts as failed from its beginning,
-so that attempts at the same time do not pass the limit together. Nobody logs in where the nodes
-have no users: any name would do.
+Rules: the nodes decide whether a password is right. An address may fail a few times, then once in a
+while; a login that does not fail gives back its own try alone, so that who may log in cannot try
+the passwords of others either. An attempt counts as failed from its beginning, so that attempts at
+the same time do not pass the limit together. Nobody logs in where the nodes have no users: any name
+would do.
 """
 
 import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
 
 from duolog import BadRequest, Client, DuologError, NoPermission, Timeout, Unauthenticated
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from duolog_server.ops.console.http.forms import fields_of
-from duolog_server.ops.console.http.proxies import address_of
-from duolog_server.ops.console.requests import errors
-from duolog_server.ops.console.requests.answers import html
-from duolog_server.ops.console.sessions.attempts import Attempts
+from duolog_server.node.net.networks import network_of
+from duolog_server.ops.console.http.security import address_of, fields_of
+from duolog_server.ops.console.requests.answers import html, refusal, status_of
 from duolog_server.ops.console.sessions.viewers import Viewers
 from duolog_server.ops.console.view.addresses import LOGIN, own_path
 from duolog_server.ops.console.view.formatting import duration, sentence
 from duolog_server.ops.console.view.visits import FORM_BYTES, Shown
 
+ATTEMPTS = 10  # that an address may fail
+ATTEMPT_SECONDS = 30.0  # until one of them is forgotten
+ADDRESSES_MAX = 10_000
 LOGIN_SECONDS = 30.0  # in which nodes answer, also where others log in first
 LOGINS_MAX = 8  # at a time; a node lets 16 of one address, the console's, wait
 NO_USERS = (
     "The nodes have no users, so no user can log in: serve the console on loopback, or set the "
     "nodes' access.key_file"
 )
+
+
+class Attempts:
+    """Failed logins by network: a few are free, then one in ATTEMPT_SECONDS."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._free_at: OrderedDict[str, float] = OrderedDict()  # when all of them are forgotten
+
+    def left_seconds(self, address: str) -> float:
+        """How long an address must wait until it may try; 0: it may."""
+        behind = self._free_at.get(network_of(address), 0.0) - self._seconds()
+        return max(0.0, behind - (ATTEMPTS - 1) * ATTEMPT_SECONDS)
+
+    def failed(self, address: str) -> None:
+        """An address tried."""
+        now, network = self._seconds(), network_of(address)
+        self._free_at[network] = max(self._free_at.get(network, now), now) + ATTEMPT_SECONDS
+        self._free_at.move_to_end(network)
+        if len(self._free_at) > ADDRESSES_MAX:
+            self._free_at.popitem(last=False)
+
+    def passed(self, address: str) -> None:
+        """A try of an address did not fail; its other ones did."""
+        network = network_of(address)
+        free_at = self._free_at.get(network, 0.0) - ATTEMPT_SECONDS
+        if free_at > self._seconds():
+            self._free_at[network] = free_at
+        else:
+            self._free_at.pop(network, None)
 
 
 class Logins:
@@ -64,7 +99,7 @@ class Logins:
             return self._form(request, "User or password is wrong.", wanted, 401)
         except DuologError as error:
             self._attempts.passed(address)
-            return self._form(request, sentence(str(error)), wanted, errors.status_of(error))
+            return self._form(request, sentence(str(error)), wanted, status_of(error))
         self._attempts.passed(address)
         await self._viewers.end(request)
         response = RedirectResponse(wanted, 303)
@@ -76,7 +111,7 @@ class Logins:
         session = self._viewers.logged_in(request)
         fields = await fields_of(request, FORM_BYTES)
         if session is not None and not session.proves(fields.get("form", "")):
-            shown = errors.refusal("Not logged out", "This form is of another session.")
+            shown = refusal("Not logged out", "This form is of another session.")
             return html(shown, request, session, 403)
         await self._viewers.end(request)
         response = RedirectResponse(LOGIN, 303)

@@ -9,13 +9,14 @@ are few sessions, fewer of one user, and few pages of one session at a time.
 import hashlib
 import hmac
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from duolog import Busy, Client, Unauthenticated
 
-from duolog_server.ops.console.searches.running import Room, Searches
+from duolog_server.ops.console.searches import Room, Searches
 from duolog_server.ops.console.sessions.forms import Forms, Told
 from duolog_server.ops.console.view.rates import Rates
 from duolog_server.ops.console.view.visits import Undo
@@ -26,8 +27,15 @@ SESSIONS_MAX = 200
 UNDOS_MAX = 8  # actions that a session can still undo
 SESSIONS_OF_USER = 20
 LOOKS_MAX = 16  # pages that one session has open
-
 MakeClient = Callable[[str, str], Client]  # user and password; raises DuologError
+
+
+def boot_seconds() -> float:
+    """Seconds that do not go back, and continue while the machine sleeps, where the system has such
+    a clock: who wakes a machine the next day finds no session there.
+    """
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
 
 
 @dataclass(slots=True)

@@ -5,19 +5,36 @@ consoles on one host do not end each other's sessions. Where the nodes have no u
 on loopback share one session, of nobody; elsewhere a browser without a session must log in.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duolog_server.ops.console.searches.running import Searches
+from duolog_server.ops.console.masking.seen import Seeing
+from duolog_server.ops.console.searches import Searches
 from duolog_server.ops.console.sessions.forms import Forms
 from duolog_server.ops.console.sessions.sessions import LOOKS_MAX, MakeClient, Session, Sessions
-from duolog_server.ops.console.settings import Settings
 from duolog_server.ops.console.view.visits import Visit
 
 COOKIE = "duolog_console"
 STREAMS_MAX = 64  # live pages of all sessions together
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """endpoints: nodes that are called. loopback: browsers reach the console on loopback only.
+    port: that it listens on. secured: browsers reach it over TLS. origins: under which browsers see
+    it, where a proxy is before it; empty: there is none, and any name that leads here will do.
+    seeing: how messages are shown.
+    """
+
+    endpoints: Sequence[str]
+    loopback: bool
+    port: int
+    secured: bool = False
+    origins: Sequence[str] = ()
+    seeing: Seeing = field(default_factory=Seeing)
 
 
 def cookie_of(settings: Settings) -> str:

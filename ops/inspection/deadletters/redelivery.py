@@ -25,9 +25,9 @@ from duolog import (
 from duolog._columns import COPY_MARK, ONE_KEY, RESERVED, split_keys
 from duolog._producer import Producer
 
-from duolog_server.ops.inspection.deadletters.places import letters_at, spans_of
-from duolog_server.ops.inspection.messages.copies import Copy, send_again
+from duolog_server.ops.inspection.deadletters.letters import letters_at, spans_of
 from duolog_server.ops.inspection.messages.places import Place
+from duolog_server.ops.inspection.messages.sending import Copy, send_again
 from duolog_server.store.grouptopics import dead_letter_topic
 from duolog_server.store.metadata import GROUP_NEW_MAX
 

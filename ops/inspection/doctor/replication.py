@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from duolog import NodeStatus
+from duolog import NodeStatus, ReplicationStatus
 
 from duolog_server.ops.inspection.doctor.findings import (
     ERROR,
@@ -31,6 +31,15 @@ def of_replication(seen: Seen, where: str, node: NodeStatus, drained: bool) -> I
             "do what the reason says: start the missing replicas, or free disk space",
             "too-few-in-sync",
         )
+    yield from _following(where, node, masters, drained)
+    yield from _lease(where, part)
+
+
+def _following(
+    where: str, node: NodeStatus, masters: Sequence[NodeStatus], drained: bool
+) -> Iterator[Finding]:
+    """How a node follows its master."""
+    part = node.replication
     if part.role == "STANDING":
         yield Finding(
             WARNING,
@@ -80,6 +89,10 @@ def of_replication(seen: Seen, where: str, node: NodeStatus, drained: bool) -> I
                 "wait until it has caught up; then see why it does not",
                 "too-few-in-sync",
             )
+
+
+def _lease(where: str, part: ReplicationStatus) -> Iterator[Finding]:
+    """How etcd grants and renews a node's lease."""
     if part.lease_seconds and part.lease_seconds != part.lease_asked_seconds:
         yield Finding(
             NOTE,

@@ -15,7 +15,7 @@ from duolog import (
 )
 
 from duolog_server.ops.inspection.messages.places import OFFSET_MAX, Place
-from duolog_server.ops.inspection.messages.tracerecords import TraceRecord, parse
+from duolog_server.ops.inspection.messages.trace import TraceRecord, parse
 from duolog_server.ops.inspection.topics import parts_of
 from duolog_server.store.metadata import TRACE_TOPIC
 

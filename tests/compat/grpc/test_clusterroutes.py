@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from duolog import _errors as sdk
 
-from duolog_server.compat.grpc.relay.clusterroutes import ClusterRoutes
+from duolog_server.compat.grpc.routes import replies_of_groups
 from duolog_server.compat.grpc.words.codes import Refused, status
 from duolog_server.compat.grpc.words.stubs import Code, service
 from tests.compat.grpc.api import LocalCall
@@ -36,9 +36,9 @@ async def routes_of(**answers: Any) -> list[Any]:
     def own() -> Any:
         raise sdk.UnknownTopic("topic 'T' does not exist")
 
-    routes = ClusterRoutes(Others(**answers))  # type: ignore[arg-type]
-    request = service.QueryRouteRequest()
-    return await routes.replies(service.QueryRouteResponse, request, LocalCall(), own)
+    others: Any = Others(**answers)
+    request, kind = service.QueryRouteRequest(), service.QueryRouteResponse
+    return await replies_of_groups(others, kind, request, LocalCall(), own)
 
 
 async def test_a_topic_is_unknown_only_where_no_group_failed_to_answer() -> None:

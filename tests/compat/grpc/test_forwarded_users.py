@@ -20,7 +20,7 @@ from duolog_server.compat.grpc.relay.calls import (
     PROOF,
     USER,
 )
-from duolog_server.compat.grpc.relay.marks import Marks
+from duolog_server.compat.grpc.relay.nodes import Marks
 from duolog_server.compat.grpc.words.stubs import METHODS, Code, service
 from duolog_server.node.identity.access.access import FORWARDED as FOR_FORWARDED
 from duolog_server.node.identity.access.secrets import read_key

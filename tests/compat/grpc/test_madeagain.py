@@ -12,7 +12,7 @@ from duolog_server.node.core.births import since
 from duolog_server.node.deferred.delayservice import TIMER_TOPIC
 from duolog_server.node.deferred.halfmessages import Half
 from duolog_server.node.deferred.transactionservice import DISCARD_TOPIC, Check
-from duolog_server.ops.inspection.deadletters.places import letters_page
+from duolog_server.ops.inspection.deadletters.letters import letters_page
 from duolog_server.ops.inspection.deadletters.redelivery import Bounds, redeliver
 from duolog_server.ops.inspection.doctor.consumers import diagnose_groups
 from duolog_server.serve.server import Node

@@ -8,7 +8,7 @@ from typing import Any
 import duolog
 import pytest
 
-from duolog_server.compat.grpc.relay.neighbours import Neighbours
+from duolog_server.compat.grpc.relay.nodes import Neighbours
 from duolog_server.compat.grpc.words.stubs import Code, service
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.serve.server import Node
@@ -103,7 +103,7 @@ async def test_names_of_hosts_are_looked_up(node: Node, monkeypatch: pytest.Monk
         return [(socket.AF_INET, type, 6, "", (address, 0)) for address in found[host]]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
-    monkeypatch.setattr("duolog_server.compat.grpc.relay.neighbours.RESOLVE_SECONDS", 0.01)
+    monkeypatch.setattr("duolog_server.compat.grpc.relay.nodes.RESOLVE_SECONDS", 0.01)
     broker_of(node).advertised = "n1.example:8081"
     neighbours = Neighbours(broker_of(node))
     assert not neighbours.has("ipv4:10.0.0.7:1")

@@ -3,8 +3,8 @@
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from duolog_server.compat.grpc import receiving
-from duolog_server.compat.grpc.receiving import POLL_SECONDS_MIN, _poll_seconds
+from duolog_server.compat.grpc import consuming
+from duolog_server.compat.grpc.consuming import POLL_SECONDS_MIN, _poll_seconds
 from duolog_server.compat.grpc.words.codes import Refused
 from duolog_server.compat.grpc.words.stubs import service
 
@@ -12,7 +12,7 @@ from duolog_server.compat.grpc.words.stubs import service
 @pytest.fixture(autouse=True)
 def as_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit that other tests do without, as it was when this file was loaded."""
-    monkeypatch.setattr(receiving, "POLL_SECONDS_MIN", POLL_SECONDS_MIN)
+    monkeypatch.setattr(consuming, "POLL_SECONDS_MIN", POLL_SECONDS_MIN)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from duolog import _errors as sdk
 
 from duolog_server.compat.grpc.auth import Dates, Signed
 from duolog_server.compat.grpc.relay.calls import CLIENT_ID, FORWARDED, METHOD, PEER, USER
-from duolog_server.compat.grpc.relay.marks import MARK, TIME, Marks
+from duolog_server.compat.grpc.relay.nodes import MARK, TIME, Marks
 from duolog_server.compat.grpc.words.codes import Refused
 from duolog_server.node.identity.access.vouching import Vouching
 

@@ -5,10 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from duolog_server.compat.hawire import source as sources
-from duolog_server.compat.hawire.follower import HEARTBEAT_MS, HOUSEKEEPING_MS, Follower
+from duolog_server.compat.hawire import follower as followers
+from duolog_server.compat.hawire.follower import (
+    HEARTBEAT_MS,
+    HOUSEKEEPING_MS,
+    CannotFollow,
+    Follower,
+    Source,
+)
 from duolog_server.compat.hawire.frames import Frame, MasterReader
-from duolog_server.compat.hawire.source import CannotFollow, Source
 from duolog_server.store.clocks import MonoMs, WallMs
 from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.offsets import PhyOffset
@@ -101,7 +106,7 @@ def test_a_stream_cut_at_any_byte_is_continued(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Frames are of some records here, so that a cut leaves some of them whole."""
-    monkeypatch.setattr(sources, "PIECE_BYTES", 700)
+    monkeypatch.setattr(followers, "PIECE_BYTES", 700)
     whole = Follower(Source(store, False), 0, START)
     whole.heard(0, START)
     sent = bytearray()
@@ -119,7 +124,7 @@ def test_a_stream_cut_at_any_byte_is_continued(
 def test_frames_end_with_records_or_the_segment(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "PIECE_BYTES", 300)
+    monkeypatch.setattr(followers, "PIECE_BYTES", 300)
     follower = Follower(Source(store, False), 0, START)
     follower.heard(0, START)
     frames = frames_of(follower)
@@ -130,8 +135,8 @@ def test_frames_end_with_records_or_the_segment(
 def test_records_and_blanks_larger_than_a_frame_are_sent_in_parts(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "PIECE_BYTES", 100)
-    monkeypatch.setattr(sources, "FRAME_BYTES_MAX", 128)
+    monkeypatch.setattr(followers, "PIECE_BYTES", 100)
+    monkeypatch.setattr(followers, "FRAME_BYTES_MAX", 128)
     copy = Copy(SEGMENT)
     follower = Follower(Source(store, False), 0, START)
     follower.heard(0, START)

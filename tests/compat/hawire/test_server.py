@@ -9,7 +9,7 @@ import duolog
 import pytest
 import structlog.testing
 
-from duolog_server.compat.hawire import connection, follower, server
+from duolog_server.compat.hawire import follower, server
 from duolog_server.compat.hawire.frames import REPORT
 from duolog_server.compat.hawire.server import SlavesServer
 from duolog_server.demo.ports import free_endpoint
@@ -65,7 +65,7 @@ async def slave(node: Node) -> AsyncIterator[Slave]:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times of seconds pass in tenths."""
-    monkeypatch.setattr(connection, "HOLD_MS", 200)
+    monkeypatch.setattr(server, "HOLD_MS", 200)
     monkeypatch.setattr(server, "TICK_SECONDS", 0.02)
 
 
@@ -148,7 +148,7 @@ async def test_an_address_that_is_not_allowed_gets_nothing(node: Node) -> None:
                 assert slave.frames == []
     (row,) = broker_of(node).dialects.rocketmq_slaves()
     assert row.address.startswith("127.0.0.2:")
-    assert (row.state, row.reason) == (ConnectionState.SUSPEND, connection.NOT_ALLOWED)
+    assert (row.state, row.reason) == (ConnectionState.SUSPEND, server.NOT_ALLOWED)
     said = [one for one in logged if one["event"] == "a slave of RocketMQ is refused"]
     assert len(said) == 1, "once for an address"
 
@@ -279,7 +279,7 @@ async def test_a_slave_that_takes_nothing_holds_up_nobody(
             for one in port_of(node)._open
             if one._transport is not None
         ]
-        assert max(buffered) <= connection.UNWRITTEN_BYTES + (1 << 20) + 4096
+        assert max(buffered) <= server.UNWRITTEN_BYTES + (1 << 20) + 4096
         assert slow.copy.end <= 1 << 16, "one read that was under way"
         slow.reading.set()
         await same(node, slow)

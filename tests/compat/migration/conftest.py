@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from duolog_server.compat.migration import state as states
-from duolog_server.compat.migration.broker.calls import OldBroker
 from duolog_server.compat.migration.follower import Follower, store_of
+from duolog_server.compat.migration.rocketmqbroker import OldBroker
 from duolog_server.compat.migration.state import Following
 from duolog_server.node.runtime.config import Config
 from duolog_server.store.osdisk import OsDisk

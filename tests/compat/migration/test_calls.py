@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from duolog_server.compat.migration.broker import calls
-from duolog_server.compat.migration.broker.calls import BadAnswer, OldBroker
+from duolog_server.compat.migration import rocketmqbroker
+from duolog_server.compat.migration.rocketmqbroker import BadAnswer, OldBroker
 from duolog_server.compat.remoting.calling import Access, CallRefused, signing
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.command import RESPONSE, Command
@@ -34,7 +34,7 @@ class Beginning(HandMaster):
 async def test_a_broker_that_has_just_begun_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr(rocketmqbroker, "AGAIN_SECONDS", 0.001)
     log = written(tmp_path, 3)
     async with serving(Beginning(log)) as master:
         broker = OldBroker(master.address)
@@ -45,8 +45,8 @@ async def test_a_broker_that_has_just_begun_is_asked_again(
 async def test_a_broker_that_goes_on_refusing_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "AGAIN_SECONDS", 0.001)
-    monkeypatch.setattr(calls, "BEGINNING_SECONDS", 0.02)
+    monkeypatch.setattr(rocketmqbroker, "AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr(rocketmqbroker, "BEGINNING_SECONDS", 0.02)
     async with serving(HandMaster(written(tmp_path, 3))) as master:
         master.refused = {RequestCode.GET_BROKER_RUNTIME_INFO}
         broker = OldBroker(master.address)
@@ -71,7 +71,7 @@ async def test_offsets_that_no_log_has_are_told(
 
 
 async def test_a_broker_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "BODY_SECONDS", 0.02)
+    monkeypatch.setattr(rocketmqbroker, "BODY_SECONDS", 0.02)
     nothing = Command(0, -1, flag=RESPONSE)
     monkeypatch.setattr(HandMaster, "answer", lambda self, request: nothing)
     async with serving(HandMaster(b"")) as master:

@@ -13,7 +13,6 @@ import pytest
 
 from duolog_server.compat.migration import cutover
 from duolog_server.compat.migration import state as states
-from duolog_server.compat.migration.broker.calls import OldBroker, Runtime
 from duolog_server.compat.migration.copying import CannotFollow
 from duolog_server.compat.migration.cutover import (
     FROZEN,
@@ -32,6 +31,7 @@ from duolog_server.compat.migration.program import (
     abort,
     cut_over,
 )
+from duolog_server.compat.migration.rocketmqbroker import OldBroker, Runtime
 from duolog_server.compat.migration.state import Following, State
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.command import RESPONSE, Command

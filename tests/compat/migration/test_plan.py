@@ -5,10 +5,15 @@ from dataclasses import replace
 import duolog
 import pytest
 
-from duolog_server.compat.migration.broker.calls import BadAnswer, Runtime
-from duolog_server.compat.migration.broker.survey import BrokerFacts, brokers_of, facts_of
 from duolog_server.compat.migration.late_offsets import late_offsets
-from duolog_server.compat.migration.plan import Remark, remarks, user_topics
+from duolog_server.compat.migration.preconditions import Remark, remarks, user_topics
+from duolog_server.compat.migration.rocketmqbroker import (
+    BadAnswer,
+    BrokerFacts,
+    Runtime,
+    brokers_of,
+    facts_of,
+)
 from duolog_server.store.metadata import Metadata, TopicConfig
 from tests.compat.migration.master import SEGMENT, HandMaster, serving
 from tests.support import SMALL

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duolog_server.compat.remoting import batches
-from duolog_server.compat.remoting.batches import count_of, read_batch, write_batch
-from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.batches import count_of, read_batch
+from duolog_server.compat.remoting.codec.command import BadRequest
 from tests import oracle
+from tests.compat.remoting.requests import write_batch
 
 UNSAID = (b"WAIT", b"RETRY_TOPIC")
 NAMES = st.sampled_from(

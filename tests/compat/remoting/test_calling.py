@@ -73,7 +73,7 @@ async def test_a_broken_connection_ends_every_call(code: int) -> None:
         with pytest.raises(ConnectionError):
             await calling.call(1)
         with pytest.raises(ConnectionError):
-            calling.tell(RequestCode.UNREGISTER_CLIENT, {})
+            calling.pass_on_oneway(Command(RequestCode.UNREGISTER_CLIENT))
 
 
 async def test_a_call_has_a_deadline() -> None:

@@ -11,9 +11,9 @@ import duolog
 import pytest
 
 from duolog_server.compat.remoting import service
+from duolog_server.compat.remoting.codec.bodies import EXPRESSION_CHARACTERS_MAX
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command, Serialization
-from duolog_server.compat.remoting.codec.heartbeats import EXPRESSION_CHARACTERS_MAX
 from duolog_server.compat.remoting.consuming import clients
 from duolog_server.compat.remoting.consuming.offsets import TOGETHER_MAX, Commits
 from duolog_server.compat.remoting.port.connection import Connection

@@ -9,9 +9,10 @@ import structlog.testing
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.command import Command, Serialization
 from duolog_server.compat.remoting.codec.fields import fields_of
-from duolog_server.compat.remoting.codec.headers import REQUESTS, SHORT_NAMES
+from duolog_server.compat.remoting.codec.headers import SHORT_NAMES
 from duolog_server.serve.server import Node
 from tests.compat.remoting.client import LETTERS, SENT_ONLY, WAIT_SECONDS, Remoting, connected
+from tests.compat.remoting.requests import REQUESTS
 
 SHORT = {
     RequestCode.SEND_MESSAGE_V2,

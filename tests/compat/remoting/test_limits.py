@@ -6,7 +6,6 @@ from typing import Any
 import duolog
 import pytest
 
-from duolog_server.compat.remoting.batches import write_batch
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.demo.ports import free_endpoint
@@ -14,6 +13,7 @@ from duolog_server.serve.server import Node
 from duolog_server.store.grouptopics import dead_letter_topic, group_retry_topic
 from duolog_server.store.record import SENT_PROPERTIES_BYTES_MAX as SENT_MAX
 from tests.compat.remoting.client import LETTERS, Remoting, connected
+from tests.compat.remoting.requests import write_batch
 from tests.compat.remoting.test_replies import ASKS, FIELDS, TOPIC
 from tests.compat.remoting.test_transactions import COMMIT, HALF, end
 from tests.node.deferred.test_copies import filled, first_in, put

@@ -7,8 +7,8 @@ import pytest
 from duolog import _errors as sdk
 
 from duolog_server.compat.remoting import members as module
+from duolog_server.compat.remoting.codec.bodies import ConsumerData, Heartbeat, Subscription
 from duolog_server.compat.remoting.codec.command import Command
-from duolog_server.compat.remoting.codec.heartbeats import ConsumerData, Heartbeat, Subscription
 from duolog_server.compat.remoting.members import SILENT_MS, Members
 from duolog_server.node.identity.access.gate import Principal
 from duolog_server.store.clocks import MonoMs

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from duolog_server.compat.remoting.codec.adminheaders import WITHOUT_FIELDS
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
-from duolog_server.compat.remoting.replicas.tables import TABLES
+from duolog_server.compat.remoting.replicas import TABLES
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.runtime.config import Config, ConfigError
 from duolog_server.serve.server import Node
 from tests.compat.remoting.client import SENT_ONLY, Remoting, connected
+from tests.compat.remoting.requests import WITHOUT_FIELDS
 from tests.nodefixtures import StartNode
 
 # A stop that waits for no call is over before a held pull ends, and long before the grace of calls.

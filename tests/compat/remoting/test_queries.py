@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from duolog_server.compat.remoting.codec.bodies import LockBatch, QueueName, read_locks
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
-from duolog_server.compat.remoting.codec.locks import LockBatch, QueueName, read_locks
-from duolog_server.compat.remoting.consuming.locks import LOCK_MS, QueueLocks
-from duolog_server.compat.remoting.places import led_to, reached_at
+from duolog_server.compat.remoting.consuming.clients import LOCK_MS, QueueLocks
+from duolog_server.compat.remoting.lookups import led_to, reached_at
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs
@@ -149,7 +149,7 @@ def test_a_lock_that_is_not_renewed_ends() -> None:
 
 
 def test_there_is_a_limit_to_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duolog_server.compat.remoting.consuming.locks.LOCKS_MAX", 2)
+    monkeypatch.setattr("duolog_server.compat.remoting.consuming.clients.LOCKS_MAX", 2)
     locks, keys = QueueLocks(), [("T", k) for k in range(3)]
     assert locks.lock("g", "c1", keys, MonoMs(0)) == keys[:2]
     assert locks.lock("g", "c1", keys, MonoMs(1)) == keys[:2]

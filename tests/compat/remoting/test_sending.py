@@ -9,7 +9,6 @@ from unittest.mock import patch
 import duolog
 import pytest
 
-from duolog_server.compat.remoting.batches import write_batch
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command, Serialization
 from duolog_server.demo.ports import free_endpoint
@@ -22,6 +21,7 @@ from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.record import Record, parse_message_id
 from duolog_server.store.status import PutMessageStatus
 from tests.compat.remoting.client import LETTERS, Remoting, connected
+from tests.compat.remoting.requests import write_batch
 from tests.nodefixtures import StartNode
 
 NOT_NOW = PutMessageStatus.SERVICE_NOT_AVAILABLE

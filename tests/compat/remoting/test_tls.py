@@ -16,7 +16,7 @@ from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
 from duolog_server.compat.remoting.codec.signatures import ACCESS_KEY, SIGNATURE
-from duolog_server.compat.remoting.port import tls_sniffer as doorway
+from duolog_server.compat.remoting.port import server as port_server
 from duolog_server.demo.certificates import Authority, Issued
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.net import handshakes
@@ -291,7 +291,7 @@ async def test_connections_that_say_nothing_count_and_end(
     await until(lambda: remoting.connections == 8)
     assert await refused(node, None)
     assert remoting.refused == 1
-    monkeypatch.setattr(doorway, "IDLE_TICKS", 0)
+    monkeypatch.setattr(port_server, "IDLE_TICKS", 0)
     for one in remoting._connections:
         one.tick()
     async with asyncio.timeout(WAIT_SECONDS):

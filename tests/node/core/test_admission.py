@@ -3,7 +3,7 @@
 import duolog
 import pytest
 
-from duolog_server.compat.grpc.pulling import Puller
+from duolog_server.compat.grpc.consuming import Puller
 from duolog_server.compat.grpc.words.stubs import Code, definition, service
 from duolog_server.node.core.admission import Admission
 from duolog_server.serve.server import Node

@@ -19,7 +19,7 @@ from duolog_server.ops.cli.output import (
 )
 from duolog_server.ops.inspection.doctor.findings import Finding
 from duolog_server.ops.inspection.messages import trace as way
-from duolog_server.ops.inspection.messages.tracerecords import parse
+from duolog_server.ops.inspection.messages.trace import parse
 from duolog_server.ops.inspection.times import iso
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x9b2J\ttab\nline[/bold][link=http://x]y"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duolog_server.ops.console.searches import running
+from duolog_server.ops.console import searches as running
 
 
 @pytest.fixture(autouse=True)

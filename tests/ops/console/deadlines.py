@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from duolog_server.ops.console.requests import guarding
+from duolog_server.ops.console.requests import answers as guarding
 
 
 class PageDeadlines:

@@ -11,7 +11,7 @@ from duolog import GroupQueue
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog_server.ops.console.actions.groups import Move
+from duolog_server.ops.console.pages.groups import Move
 from tests.keyfiles import access_files
 from tests.node.replicas import WAIT_SECONDS, Elected
 from tests.nodefixtures import StartNode

@@ -17,9 +17,8 @@ from duolog_server.ops.console.app import Console
 from duolog_server.ops.console.masking.seen import Seeing
 from duolog_server.ops.console.pages.topics import topic
 from duolog_server.ops.console.program import client_of, settings_of
-from duolog_server.ops.console.sessions.attempts import ATTEMPTS
-from duolog_server.ops.console.sessions.viewers import cookie_of
-from duolog_server.ops.console.settings import Settings
+from duolog_server.ops.console.requests.logins import ATTEMPTS
+from duolog_server.ops.console.sessions.viewers import Settings, cookie_of
 from duolog_server.ops.console.view import render
 from duolog_server.ops.console.view.formatting import THIN
 from duolog_server.ops.console.view.rates import Rates

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from duolog_server.ops.console.app import ACTIONS, DOWNLOADS, PAGES
-from duolog_server.ops.console.pages.messages.lookups import WAYS
+from duolog_server.ops.console.pages.finding import WAYS
 from duolog_server.ops.console.view import addresses as at
 from tests.nodefixtures import StartNode
 from tests.ops.console.pages.deferred.test_dead import make_letters

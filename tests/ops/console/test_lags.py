@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from duolog import GroupDescription, GroupQueue
 
-from duolog_server.ops.console.pages.lags import STILL_SECONDS, lag_flows, queue_rows, stuck
+from duolog_server.ops.console.pages.groups import STILL_SECONDS, lag_flows, queue_rows, stuck
 from duolog_server.ops.console.view.rates import POINTS, Rates
 from duolog_server.ops.console.view.visits import Visit
 

@@ -11,7 +11,7 @@ import duolog
 import httpx
 import pytest
 
-from duolog_server.ops.console.searches import running
+from duolog_server.ops.console import searches as running
 from duolog_server.ops.inspection.searching.search import Search
 from tests.keyfiles import access_files
 from tests.nodefixtures import StartNode

@@ -8,10 +8,10 @@ import duolog
 import httpx
 import pytest
 
-from duolog_server.ops.console.actions import messages
-from duolog_server.ops.console.actions.messages import BODY_BYTES, FORM_BYTES
 from duolog_server.ops.console.masking.masks import Masks
 from duolog_server.ops.console.masking.seen import Seeing
+from duolog_server.ops.console.pages import sending as messages
+from duolog_server.ops.console.pages.sending import BODY_BYTES, FORM_BYTES
 from duolog_server.ops.inspection.messages.sending import Draft
 from tests.keyfiles import access_files
 from tests.nodefixtures import StartNode

@@ -1,11 +1,10 @@
 """The broker's files: entries of its queues, and the upkeep that tools may ask for."""
 
 from duolog_server.compat.remoting.administration.bodies import dumps, subscription_row
-from duolog_server.compat.remoting.codec.adminheaders import ConsumeQueueRequest, ResumeCheckRequest
-from duolog_server.compat.remoting.codec.command import Command
-from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.command import BadRequest, Command
 from duolog_server.compat.remoting.codec.fastjson import Value
 from duolog_server.compat.remoting.codec.fields import read_header
+from duolog_server.compat.remoting.codec.headers import ConsumeQueueRequest, ResumeCheckRequest
 from duolog_server.compat.remoting.members import Members
 from duolog_server.node.broker import Broker
 from duolog_server.node.consuming.longpoll import check_place

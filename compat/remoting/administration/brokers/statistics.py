@@ -4,10 +4,10 @@ from collections.abc import Callable
 from datetime import date, datetime
 
 from duolog_server.compat.remoting.administration.bodies import dumps
-from duolog_server.compat.remoting.codec.adminheaders import StatsRequest
 from duolog_server.compat.remoting.codec.codes import ResponseCode
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.codec.fields import read_header
+from duolog_server.compat.remoting.codec.headers import StatsRequest
 from duolog_server.compat.remoting.refusals import Refused
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.growth import Totals

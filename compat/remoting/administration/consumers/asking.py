@@ -8,20 +8,19 @@ import asyncio
 from duolog import _errors as sdk
 
 from duolog_server.compat.remoting.administration.bodies import dumps
-from duolog_server.compat.remoting.codec.adminheaders import (
+from duolog_server.compat.remoting.codec.bodies import JSON_BYTES_MAX
+from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.compat.remoting.codec.command import BadRequest, Command
+from duolog_server.compat.remoting.codec.fastjson import Key, MessageQueue, Value, loads
+from duolog_server.compat.remoting.codec.fields import read_header, write_header
+from duolog_server.compat.remoting.codec.headers import (
     ConsumeDirectlyRequest,
     ConsumerStatusRequest,
     RunningInfoRequest,
 )
-from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
-from duolog_server.compat.remoting.codec.command import Command
-from duolog_server.compat.remoting.codec.errors import BadRequest
-from duolog_server.compat.remoting.codec.fastjson import Key, MessageQueue, Value, loads
-from duolog_server.compat.remoting.codec.fields import read_header, write_header
-from duolog_server.compat.remoting.codec.heartbeats import JSON_BYTES_MAX
 from duolog_server.compat.remoting.guarding.visibility import Sight
+from duolog_server.compat.remoting.lookups import message_for
 from duolog_server.compat.remoting.members import Members
-from duolog_server.compat.remoting.places import message_for
 from duolog_server.compat.remoting.port.dispatcher import Peer
 from duolog_server.compat.remoting.refusals import REMARK_CHARACTERS_MAX, Refused
 from duolog_server.node.broker import Broker

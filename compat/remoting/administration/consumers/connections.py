@@ -4,12 +4,15 @@ import json
 from collections.abc import Iterable, Iterator
 
 from duolog_server.compat.remoting.administration.bodies import dumps, row_list, subscription_row
-from duolog_server.compat.remoting.codec.adminheaders import GroupTopicRequest, ProducersRequest
 from duolog_server.compat.remoting.codec.codes import ResponseCode
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.codec.fastjson import Value
 from duolog_server.compat.remoting.codec.fields import read_header
-from duolog_server.compat.remoting.codec.headers import MembersRequest
+from duolog_server.compat.remoting.codec.headers import (
+    GroupTopicRequest,
+    MembersRequest,
+    ProducersRequest,
+)
 from duolog_server.compat.remoting.members import Members
 from duolog_server.compat.remoting.port.dispatcher import Peer
 from duolog_server.compat.remoting.refusals import Refused

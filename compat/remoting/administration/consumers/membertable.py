@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
-from duolog_server.compat.remoting.codec.heartbeats import SQL
+from duolog_server.compat.remoting.codec.bodies import SQL
 from duolog_server.compat.remoting.members import Member, Members
 from duolog_server.compat.remoting.port.dispatcher import Peer
 from duolog_server.node.core.connected import Consumer, Read

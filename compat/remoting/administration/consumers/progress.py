@@ -5,17 +5,16 @@ from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.compat.remoting.administration.bodies import QueueRows, dumps
 from duolog_server.compat.remoting.administration.brokers.statistics import Statistics
-from duolog_server.compat.remoting.codec.adminheaders import (
+from duolog_server.compat.remoting.codec.command import BadRequest, Command
+from duolog_server.compat.remoting.codec.fastjson import Value
+from duolog_server.compat.remoting.codec.fields import read_header
+from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX
+from duolog_server.compat.remoting.codec.headers import (
     BrokerConsumeStatsRequest,
     CloneOffsetRequest,
     ConsumeStatsRequest,
     GroupTopicRequest,
 )
-from duolog_server.compat.remoting.codec.command import Command
-from duolog_server.compat.remoting.codec.errors import BadRequest
-from duolog_server.compat.remoting.codec.fastjson import Value
-from duolog_server.compat.remoting.codec.fields import read_header
-from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX
 from duolog_server.compat.remoting.members import Members
 from duolog_server.compat.remoting.port.dispatcher import Peer
 from duolog_server.node.api.readership import topics_of

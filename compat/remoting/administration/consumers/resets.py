@@ -11,12 +11,11 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.compat.remoting.administration.bodies import dumps
-from duolog_server.compat.remoting.codec.adminheaders import ResetOffsetRequest
 from duolog_server.compat.remoting.codec.codes import RequestCode
-from duolog_server.compat.remoting.codec.command import ONEWAY, Command
-from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.command import ONEWAY, BadRequest, Command
 from duolog_server.compat.remoting.codec.fastjson import MessageQueue
 from duolog_server.compat.remoting.codec.fields import read_header, write_header
+from duolog_server.compat.remoting.codec.headers import ResetOffsetRequest
 from duolog_server.compat.remoting.guarding.visibility import Sight
 from duolog_server.compat.remoting.members import Members
 from duolog_server.compat.remoting.port.dispatcher import Peer

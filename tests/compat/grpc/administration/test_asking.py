@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from duolog_server.compat.grpc.administration import asking
-from duolog_server.compat.grpc.relay.questions import Questions
-from duolog_server.compat.grpc.words.adminstubs import admin
-from duolog_server.compat.grpc.words.stubs import Code, definition, service
+from duolog_server.compat.grpc.relay.clients import Questions
+from duolog_server.compat.grpc.words.stubs import Code, admin, definition, service
 from duolog_server.serve.server import Node
 from tests.compat.grpc.administration.api import AdminApi, as_admin, requests, subscribed
 from tests.compat.grpc.api import Api, message, resource
@@ -105,7 +104,7 @@ def test_a_client_answers_before_the_call_ends(left: float | None, seconds: floa
 async def test_questions_are_bounded(
     admin_api: AdminApi, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duolog_server.compat.grpc.relay.questions.QUESTIONS_MAX", 0)
+    monkeypatch.setattr("duolog_server.compat.grpc.relay.clients.QUESTIONS_MAX", 0)
     stream = await subscribed(api)
     code = await admin_api.code("PrintThreadStackTrace", trace_of())
     assert code == Code.TOO_MANY_REQUESTS

@@ -14,9 +14,15 @@ from duolog_server.compat.grpc.administration.consumers import Consumers
 from duolog_server.compat.grpc.administration.groups import TOPICS_MAX
 from duolog_server.compat.grpc.relay.forward import Forwarder
 from duolog_server.compat.grpc.sending import Sender
-from duolog_server.compat.grpc.words.adminstubs import admin
 from duolog_server.compat.grpc.words.codes import OK
-from duolog_server.compat.grpc.words.stubs import Code, MessageType, Resource, definition, service
+from duolog_server.compat.grpc.words.stubs import (
+    Code,
+    MessageType,
+    Resource,
+    admin,
+    definition,
+    service,
+)
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.broker import Broker

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from duolog_server.compat.remoting.codec.bodies import JSON_BYTES_MAX
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.codec.fastjson import dumps, loads
-from duolog_server.compat.remoting.codec.heartbeats import JSON_BYTES_MAX
 from duolog_server.serve.server import Node
 from tests.compat.remoting.administration.support import queue, refused, told
 from tests.compat.remoting.client import Remoting, connected, records

@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog_server.compat.remoting.codec.errors import BadRequest
-from duolog_server.compat.remoting.codec.heartbeats import (
+from duolog_server.compat.remoting.codec.bodies import (
     ConsumerData,
     Subscription,
     member_list,
     read_check,
     read_heartbeat,
 )
+from duolog_server.compat.remoting.codec.command import BadRequest
 from duolog_server.compat.remoting.codec.messages import (
     properties_text,
     property_of,
     without,
     without_empty,
 )
-from duolog_server.compat.remoting.codec.routes import (
+from duolog_server.compat.remoting.codec.nameserver import (
     BrokerAddresses,
     TopicQueues,
     cluster_info,

@@ -12,10 +12,10 @@ from duolog_server.compat.remoting.codec.command import (
     LANGUAGES,
     ONEWAY,
     RESPONSE,
+    BadFrame,
     Command,
     Serialization,
 )
-from duolog_server.compat.remoting.codec.errors import BadFrame
 from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.command import BadRequest
 from duolog_server.compat.remoting.codec.fastjson import MessageQueue, dumps, loads
 
 TEXTS = st.text(st.characters(codec="utf-8"))

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duolog_server.compat.remoting.codec.messages import body_crc
-from duolog_server.compat.remoting.codec.registrations import (
+from duolog_server.compat.remoting.codec.nameserver import (
     COMPRESSED_FROM,
-    DataVersion,
     RegisterBody,
     RegisteredTopic,
+    data_version,
 )
 
-VERSION = DataVersion(3, 1_700_000_000_000, 7)
+VERSION = data_version(3, 1_700_000_000_000, 7)
 NAMES = st.from_regex(r"[%|a-zA-Z0-9_-]{1,20}", fullmatch=True)
 TOPICS = st.builds(
     RegisteredTopic, NAMES, st.integers(0, 1024), st.integers(0, 7), st.integers(0, 9),

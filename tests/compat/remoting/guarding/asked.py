@@ -10,7 +10,7 @@ from duolog_server.compat.remoting.calling import Sign
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.codec.signatures import signed
-from duolog_server.compat.remoting.replicas.tables import TABLES
+from duolog_server.compat.remoting.replicas import TABLES
 from duolog_server.serve.server import Node
 from tests.compat.grpc.users import PASSWORD
 from tests.compat.remoting.client import LETTERS, Remoting

@@ -7,7 +7,6 @@ import structlog.testing
 
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.fields import fields_of
-from duolog_server.compat.remoting.codec.headers import REQUESTS
 from duolog_server.compat.remoting.codec.signatures import ACCESS_KEY, SIGNATURE
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.serve.server import Node
@@ -15,6 +14,7 @@ from tests.compat.grpc.test_rights import make_topics
 from tests.compat.grpc.users import Users, with_users
 from tests.compat.remoting.client import Remoting, connected
 from tests.compat.remoting.guarding.asked import TABLE, signs
+from tests.compat.remoting.requests import REQUESTS
 from tests.compat.remoting.test_hostile import BODIES, WRONG, answers, right, spelled
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode

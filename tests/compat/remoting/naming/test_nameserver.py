@@ -5,14 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from duolog_server.compat.remoting import naming as module
 from duolog_server.compat.remoting.calling import ANYBODY, Access
-from duolog_server.compat.remoting.naming import nameserver as module
-from duolog_server.compat.remoting.naming.nameserver import (
+from duolog_server.compat.remoting.naming import (
     PERIOD_SECONDS,
     RETRY_SECONDS,
     NameServer,
+    Registration,
+    Registrations,
+    Standing,
 )
-from duolog_server.compat.remoting.naming.registration import Registration, Registrations, Standing
 from duolog_server.store.clocks import WallMs
 
 STANDING = Standing("c", "g", "127.0.0.1:9876", 0, 4)

@@ -9,8 +9,7 @@ import pytest
 import structlog.testing
 
 from duolog_server.compat.remoting.codec.codes import RequestCode
-from duolog_server.compat.remoting.naming.nameserver import NameServer
-from duolog_server.compat.remoting.naming.registration import Registration
+from duolog_server.compat.remoting.naming import NameServer, Registration
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.election.memoryregistry import MemoryRegistry
 from duolog_server.node.runtime.config import Config, ConfigError
@@ -27,9 +26,9 @@ LOST = "name server: not registered"
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Name servers that do not answer are asked again after a moment."""
-    monkeypatch.setattr("duolog_server.compat.remoting.naming.nameserver.RETRY_SECONDS", 0.05)
-    monkeypatch.setattr("duolog_server.compat.remoting.naming.nameserver.RETRY_SECONDS_MAX", 0.2)
-    monkeypatch.setattr("duolog_server.compat.remoting.naming.nameserver.LEAVE_SECONDS", 0.3)
+    monkeypatch.setattr("duolog_server.compat.remoting.naming.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("duolog_server.compat.remoting.naming.RETRY_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("duolog_server.compat.remoting.naming.LEAVE_SECONDS", 0.3)
 
 
 def section(*servers: str, **more: Any) -> dict[str, Any]:
@@ -82,7 +81,7 @@ async def test_topics_that_the_first_message_makes_are_offered(start_node: Start
 async def test_a_name_server_that_does_not_answer_delays_nobody(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duolog_server.compat.remoting.naming.nameserver.REGISTER_SECONDS", 1.0)
+    monkeypatch.setattr("duolog_server.compat.remoting.naming.REGISTER_SECONDS", 1.0)
     gone = free_endpoint()
     async with name_server() as names, name_server() as silent:
         silent.silent = True
@@ -179,7 +178,7 @@ async def test_a_name_server_that_lost_its_connection_is_told_again(
 async def test_it_is_told_again_from_time_to_time(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duolog_server.compat.remoting.naming.nameserver.PERIOD_SECONDS", 0.05)
+    monkeypatch.setattr("duolog_server.compat.remoting.naming.PERIOD_SECONDS", 0.05)
     async with name_server() as names:
         await start_node(remoting=section(names.address))
         await until(lambda: names.count(RequestCode.REGISTER_BROKER) > 3)

@@ -5,7 +5,7 @@ import json
 import zlib
 from dataclasses import replace
 
-from duolog_server.compat.remoting.naming.registration import (
+from duolog_server.compat.remoting.naming import (
     DELETED_MAX,
     Registration,
     Registrations,

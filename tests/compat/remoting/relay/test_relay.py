@@ -5,17 +5,16 @@ import asyncio
 import pytest
 from duolog import _errors as sdk
 
-from duolog_server.compat.remoting.batches import write_batch
 from duolog_server.compat.remoting.calling import Calling
 from duolog_server.compat.remoting.codec.codes import RequestCode
-from duolog_server.compat.remoting.codec.command import ONEWAY, Command, Serialization
-from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.command import ONEWAY, BadRequest, Command, Serialization
 from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX
 from duolog_server.compat.remoting.relay import PASSED_ON, RELAYED, UNSENT_BYTES_MAX
-from duolog_server.compat.remoting.replicas.tables import TABLES
+from duolog_server.compat.remoting.replicas import TABLES
 from duolog_server.compat.remoting.rules import ADMINISTRATION
 from duolog_server.node.identity.quotas.quotas import Who
 from tests.compat.remoting.relay.fakes import SEND, SENDER, Quotas, master, relay_to, request
+from tests.compat.remoting.requests import write_batch
 from tests.compat.remoting.test_members import Client
 from tests.node.replicas import WAIT_SECONDS
 from tests.until import until

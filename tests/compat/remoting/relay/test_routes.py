@@ -19,17 +19,14 @@ class Untold:
 
 def routes(known: str, lost: bool = False, away_seconds: float = 0.0) -> Routes:
     """Of a slave at 127.0.0.2; others are at .1 and .3."""
-    replicas = {
-        name: SimpleNamespace(endpoint=f"127.0.0.{number}:8081")
-        for name, number in (("a", 1), ("b", 2), ("c", 3))
-    }
     found = SimpleNamespace(
         advertised="127.0.0.2:8081",
         group="g",
         node=SimpleNamespace(cluster="c"),
         limits=SimpleNamespace(auto_create_topic=False),
         metadata=SimpleNamespace(topics={"T": TopicConfig("T", 1)}),
-        failover=SimpleNamespace(lease_seconds=3, routes={"g": SimpleNamespace(replicas=replicas)}),
+        failover=SimpleNamespace(lease_seconds=3),
+        endpoints=lambda: [f"127.0.0.{number}:8081" for number in (1, 2, 3)],
         replication=SimpleNamespace(
             refusals=Untold(),
             not_master=lambda: "a slave",

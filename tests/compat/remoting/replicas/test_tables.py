@@ -9,7 +9,7 @@ import pytest
 
 from duolog_server.compat.remoting.codec import fastjson
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
-from duolog_server.compat.remoting.replicas.tables import TABLES, version_of
+from duolog_server.compat.remoting.replicas import TABLES, version_of
 from duolog_server.serve.server import Node
 from tests.compat.grpc.users import Users, with_users
 from tests.compat.remoting.client import Remoting, connected
@@ -139,7 +139,7 @@ async def test_where_there_are_users_allowed_slaves_alone_do_not_sign(
 async def test_a_table_too_large_for_a_frame_is_an_error(
     remoting: Remoting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duolog_server.compat.remoting.replicas.tables.FRAME_BYTES_MAX", 1100)
+    monkeypatch.setattr("duolog_server.compat.remoting.replicas.FRAME_BYTES_MAX", 1100)
     answer = await remoting.ask(TOPICS)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "config/topics.json has" in answer.remark

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from duolog_server.compat.remoting.batches import write_batch
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
+from tests.compat.remoting.requests import write_batch
 from tests.conformance.differential.session import (
     Session,
     properties,

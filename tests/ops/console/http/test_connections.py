@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from duolog_server.ops.console.http import connections as module
+from duolog_server.ops.console.http import serving as module
 from duolog_server.ops.console.http.serving import Server
 from tests.node.replicas import WAIT_SECONDS
 

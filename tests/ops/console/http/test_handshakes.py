@@ -14,7 +14,7 @@ import pytest
 from duolog_server.demo.certificates import Authority
 from duolog_server.node.net import handshakes as module
 from duolog_server.node.net.handshakes import Handshakes
-from duolog_server.ops.console.http import connections
+from duolog_server.ops.console.http import serving as connections
 from duolog_server.ops.console.http.serving import Server
 from tests.node.replicas import WAIT_SECONDS
 from tests.ops.console.http.test_connections import GET, app, connect, ended, reached

@@ -3,7 +3,7 @@
 import pytest
 from starlette.requests import Request
 
-from duolog_server.ops.console.http.proxies import address_of
+from duolog_server.ops.console.http.security import address_of
 
 
 def request(peer: str, *forwarded: str) -> Request:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duolog_server.ops.console.masking.bodies import BODY_BYTES, JSON_CHARACTERS, body_of
+from duolog_server.ops.console.masking.seen import BODY_BYTES, JSON_CHARACTERS, body_of
 
 
 def test_json_has_a_value_a_line() -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from duolog import BadRequest, FoundMessage
 
-from duolog_server.ops.console.masking.bodies import BODY_BYTES
 from duolog_server.ops.console.masking.masks import MASK, Masks
-from duolog_server.ops.console.masking.seen import BY_POLICY, NOT_UNDERSTOOD, Seeing
+from duolog_server.ops.console.masking.seen import BODY_BYTES, BY_POLICY, NOT_UNDERSTOOD, Seeing
 from duolog_server.ops.inspection.messages.protobodies import ProtoTypes
-from duolog_server.ops.inspection.searching.matching import Needle
+from duolog_server.ops.inspection.searching.terms import Needle
 from tests.protobufs import ORDER, file_of, order
 
 PLAIN = FoundMessage("T", 0, 0, 0, 0, 0, 0, 0, 0, "", "", b"", {})

@@ -3,7 +3,7 @@
 import duolog
 import pytest
 
-from duolog_server.ops.console.requests.errors import page_of, status_of
+from duolog_server.ops.console.requests.answers import error_page, status_of
 
 
 @pytest.mark.parametrize(
@@ -20,5 +20,5 @@ def test_only_nodes_out_of_reach_are_an_alarm(
     error: duolog.DuologError, status: int, alarm: bool
 ) -> None:
     assert status_of(error) == status
-    shown = page_of(error, ("n1:8081",)).facts
+    shown = error_page(error, ("n1:8081",)).facts
     assert (shown["alarm"], bool(shown["endpoints"])) == (alarm, alarm)

@@ -18,8 +18,7 @@ from duolog_server.ops.console.requests import logins
 from duolog_server.ops.console.sessions import viewers
 from duolog_server.ops.console.sessions.forms import Told
 from duolog_server.ops.console.sessions.sessions import IDLE_SECONDS
-from duolog_server.ops.console.sessions.viewers import cookie_of
-from duolog_server.ops.console.settings import Settings
+from duolog_server.ops.console.sessions.viewers import Settings, cookie_of
 from duolog_server.ops.console.view import render
 from duolog_server.ops.console.view.render import OVER
 from duolog_server.ops.console.view.visits import Done, Page, Shown, Undo, Visit

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from duolog import BadRequest, Busy, Client, DuologError
 
-from duolog_server.ops.console.searches import running as module
-from duolog_server.ops.console.searches.running import KEPT, OF_SESSION, Room, Searches
+from duolog_server.ops.console import searches as module
+from duolog_server.ops.console.searches import KEPT, OF_SESSION, Room, Searches
 from duolog_server.ops.inspection.searching.search import Hit, Search
 from duolog_server.ops.inspection.searching.terms import End, Progress, Terms
 

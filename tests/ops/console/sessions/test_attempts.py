@@ -2,8 +2,8 @@
 
 import pytest
 
-from duolog_server.ops.console.sessions import attempts as module
-from duolog_server.ops.console.sessions.attempts import ATTEMPT_SECONDS, ATTEMPTS, Attempts
+from duolog_server.ops.console.requests import logins as module
+from duolog_server.ops.console.requests.logins import ATTEMPT_SECONDS, ATTEMPTS, Attempts
 
 
 class Clock:

@@ -7,7 +7,7 @@ from duolog import BadRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog_server.ops.inspection.deadletters.places import Span, _back, _behind, _from, _runs
+from duolog_server.ops.inspection.deadletters.letters import Span, _back, _behind, _from, _runs
 from duolog_server.ops.inspection.messages.places import Place, place_of
 
 QUEUES = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 2))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duolog_server.ops.inspection.messages import trace as way
-from duolog_server.ops.inspection.messages.tracerecords import TraceRecord, parse
+from duolog_server.ops.inspection.messages.trace import TraceRecord, parse
 
 ID = "7F0000010B6818B4AAC21B5D2A3C0000"
 

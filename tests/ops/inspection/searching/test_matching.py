@@ -7,7 +7,7 @@ from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog_server.ops.inspection.searching.matching import SEARCHED, Needle
+from duolog_server.ops.inspection.searching.terms import SEARCHED, Needle
 
 LETTERS = "aAbB ÄäßK\u212a"
 

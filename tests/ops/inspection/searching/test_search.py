@@ -10,8 +10,8 @@ import duolog
 import pytest
 from duolog import Message
 
-from duolog_server.ops.inspection.searching import queues
 from duolog_server.ops.inspection.searching import search as module
+from duolog_server.ops.inspection.searching import search as queues
 from duolog_server.ops.inspection.searching.search import Search
 from duolog_server.ops.inspection.searching.terms import RESULTS_MAX, End, Terms
 from tests.node.replicas import Elected

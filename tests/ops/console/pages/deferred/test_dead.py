@@ -11,14 +11,14 @@ import duolog
 import httpx
 import pytest
 
-from duolog_server.ops.console.actions.deferred import redelivery
-from duolog_server.ops.console.pages.deferred import dead
-from duolog_server.ops.console.requests import downloads
-from duolog_server.ops.console.requests.downloads import file_name
+from duolog_server.ops.console.pages import deadletters as dead
+from duolog_server.ops.console.pages import deadletters as redelivery
+from duolog_server.ops.console.requests import pages as downloads
+from duolog_server.ops.console.requests.pages import file_name
 from duolog_server.ops.console.sessions.viewers import Viewers
 from duolog_server.ops.console.view.visits import FORM_BYTES
-from duolog_server.ops.inspection.deadletters import places
-from duolog_server.ops.inspection.deadletters.export import lines, selected
+from duolog_server.ops.inspection.deadletters import letters as places
+from duolog_server.ops.inspection.deadletters.letters import lines, selected
 from tests.keyfiles import access_files
 from tests.nodefixtures import StartNode
 from tests.ops.console.test_actions import act, form_of

@@ -5,8 +5,8 @@ from pathlib import Path
 import duolog
 import pytest
 
-from duolog_server.ops.console.pages.deferred import half
-from duolog_server.ops.console.pages.deferred import waiting as waiting_pages
+from duolog_server.ops.console.pages import waiting as half
+from duolog_server.ops.console.pages import waiting as waiting_pages
 from duolog_server.ops.console.pages.lists import Pages
 from duolog_server.ops.console.view.render import body
 from duolog_server.ops.console.view.visits import Shown
@@ -70,7 +70,7 @@ async def test_half_messages_are_shown_and_decided_on(
 def test_a_half_message_is_shown_at_the_place_that_names_it() -> None:
     checked = duolog.HalfMessage("T", "P", 3, 9, 0, 1, 0, 0, "", "", "", "broker-a")
     facts = {"sentence": "", "topic": "", "checks_max": 0, "pages": Pages()}
-    page = body(Shown("half.html", "Half messages", {**facts, "rows": [half._row(checked)]}))
+    page = body(Shown("half.html", "Half messages", {**facts, "rows": [half._half_row(checked)]}))
     assert "broker-a/0/3" in page
     assert "broker-a/0/9" not in page
 

@@ -1,1 +1,0 @@
-"""The broker that is followed: its calls, its tables, its cluster."""

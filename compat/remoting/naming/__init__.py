@@ -1,1 +1,0 @@
-"""RocketMQ's name servers, which this node registers at as a broker."""

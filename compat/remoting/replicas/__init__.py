@@ -1,1 +1,0 @@
-"""Requests of RocketMQ's slaves to their master, beside the log's bytes."""

@@ -1,1 +1,0 @@
-"""Actions on deferred messages: recall, commit or roll back, send again."""

@@ -1,1 +1,0 @@
-"""Deferred messages: dead letters, delayed messages and half messages."""

@@ -1,1 +1,0 @@
-"""Messages: they are found, and one of them is shown with its whole way."""

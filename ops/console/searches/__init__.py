@@ -1,1 +1,0 @@
-"""Searches that run while their pages are looked at: whose they are, and when they end."""
