@@ -23,7 +23,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from duolog_server.compat.migration.state import check_served
 from duolog_server.ha.registry import Registry
 from duolog_server.node.api.append_access import FramesDoor
-from duolog_server.node.api.guard import Guard
+from duolog_server.node.api.guard import MethodGuard
 from duolog_server.node.api.health import HealthService
 from duolog_server.node.api.native import appends_of, guard_of, native_methods
 from duolog_server.node.api.reservedport import IN_USE, ListenError, ReservedPort
@@ -160,7 +160,7 @@ class Node:
         self.failover: FailoverService | None = None
         self._frames: FramesServer | None = None
         self._access: Access | None = None
-        self._guard: Guard | None = None
+        self._guard: MethodGuard | None = None
         self._native = Methods()
         self.remoting: RemotingServer | None = None
         self._remoting_service: RemotingService | None = None
@@ -525,13 +525,12 @@ class Node:
 
         authenticator = Authenticator(section.access_key, section.secret_key)
         guard = None
-        if access is not None:
-            guard = rocketmq_guard(broker, access, self.config.access)
+        if access is not None and self._guard is not None:
+            guard = rocketmq_guard(self._guard, broker, access, self.config.access)
         service = self.rocketmq = MessagingService(broker, authenticator, guard)
         methods.generic += messaging_methods(service, guard).generic
-        methods.generic += admin_methods(
-            service, self._native.by_path, authenticator, guard, self._guard
-        ).generic
+        native = self._native.by_path
+        methods.generic += admin_methods(service, native, authenticator, guard).generic
         if self.config.metrics.listen:
             from duolog_server.compat.grpc.apis import timed_methods
 

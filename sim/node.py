@@ -19,7 +19,7 @@ from duolog_server.ha.options import HaOptions
 from duolog_server.ha.progress import ConnectionState
 from duolog_server.ha.slave import Slave
 from duolog_server.ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick, perform
-from duolog_server.node.api.guard import Guard
+from duolog_server.node.api.guard import MethodGuard
 from duolog_server.node.broker import Broker
 from duolog_server.node.deferred.transactionservice import Check
 from duolog_server.node.identity.access.gate import Gate
@@ -112,8 +112,8 @@ class Node:
         # Called with the result of a call before it is sent: request, reply, time of arrival.
         self.on_answered: list[Callable[[Node, Any, Any, float], None]] = []
         # Makes what asks the gate before calls, where there are users.
-        self.guard_of: Callable[[Node, Gate, Facts], Guard] = lambda _, gate, facts: Guard(
-            gate, facts
+        self.guard_of: Callable[[Node, Gate, Facts], MethodGuard] = lambda _, gate, facts: (
+            MethodGuard(gate, facts)
         )
         # Sends a check to a half message's producer.
         self.on_check: Callable[[Node, Check], None] = lambda node, check: None

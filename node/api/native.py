@@ -10,7 +10,7 @@ from duolog_server.node.api.admin import AdminService
 from duolog_server.node.api.append_access import appends_of_call
 from duolog_server.node.api.appends import Appends
 from duolog_server.node.api.groups import GroupsService
-from duolog_server.node.api.guard import Guard
+from duolog_server.node.api.guard import MethodGuard
 from duolog_server.node.api.longanswers import counted_methods
 from duolog_server.node.api.messages import MessagesParts, MessagesService
 from duolog_server.node.api.replicationstatus import group_route
@@ -27,7 +27,7 @@ def appends_of(broker: Broker) -> Appends:
     return Appends(broker.admission, broker.replication, broker.sends, broker.store.store_host)
 
 
-def messages_of(broker: Broker, guard: Guard | None = None) -> MessagesService:
+def messages_of(broker: Broker, guard: MethodGuard | None = None) -> MessagesService:
     """The Messages service."""
     return MessagesService(
         MessagesParts(
@@ -104,13 +104,13 @@ class NodeFacts:
         self.broker.admission.check_knows()
 
 
-def guard_of(broker: Broker, access: Access | None) -> Guard | None:
+def guard_of(broker: Broker, access: Access | None) -> MethodGuard | None:
     """The guard of a node; None where there are no users."""
-    return Guard(access.gate, NodeFacts(broker), broker.audit) if access is not None else None
+    return MethodGuard(access.gate, NodeFacts(broker), broker.audit) if access is not None else None
 
 
 def native_methods(
-    broker: Broker, access: Access | None = None, guard: Guard | None = None
+    broker: Broker, access: Access | None = None, guard: MethodGuard | None = None
 ) -> Methods:
     """The methods of all its services: gRPC, frames and the simulator serve the same ones.
 

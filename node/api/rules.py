@@ -57,7 +57,7 @@ def _anybody(request: Any, facts: Facts) -> Needs:
 # -- Messages ------------------------------------------------------------------------------------
 
 
-def append_needs(request: wire.AppendRequest, facts: Facts) -> Needs:
+def append_needs(request: wire.AppendRequest, facts: Facts) -> list[Need]:
     """What a batch asks for."""
     needs = pub(request.topic, facts)
     if request.transaction_group:
