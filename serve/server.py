@@ -25,9 +25,10 @@ from duolog_server.ha.registry import Registry
 from duolog_server.node.api.append_access import FramesDoor
 from duolog_server.node.api.guard import MethodGuard
 from duolog_server.node.api.health import HealthService
-from duolog_server.node.api.native import appends_of, guard_of, native_methods
+from duolog_server.node.api.native import appends_of, group_changes_of, guard_of, native_methods
 from duolog_server.node.api.reservedport import IN_USE, ListenError, ReservedPort
 from duolog_server.node.api.timing import timed_methods
+from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.broker import EXIT_FENCED, Broker
 from duolog_server.node.election.failover import Candidate, FailoverService
 from duolog_server.node.identity.access.access import Access, access_of
@@ -374,7 +375,7 @@ class Node:
         around = Surroundings(
             section,
             advertised,
-            self._native.by_path,
+            self._verbs(broker),
             door,
             self._slaves_port(),
         )
@@ -401,6 +402,10 @@ class Node:
         """HOST:PORT of another port of this node, where `node.advertise` is reached."""
         assert self.broker is not None, "recovered"
         return f"{self.broker.advertised.rpartition(':')[0]}:{port}"
+
+    def _verbs(self, broker: Broker) -> Verbs:
+        """What tools of RocketMQ ask a node for."""
+        return Verbs(self._native.by_path, group_changes_of(broker, self._guard))
 
     def _slaves_port(self) -> "SlavesPort | None":
         """The port for RocketMQ's slaves, for those that register here."""
@@ -529,8 +534,8 @@ class Node:
             guard = rocketmq_guard(self._guard, broker, access, self.config.access)
         service = self.rocketmq = MessagingService(broker, authenticator, guard)
         methods.generic += messaging_methods(service, guard).generic
-        native = self._native.by_path
-        methods.generic += admin_methods(service, native, authenticator, guard).generic
+        verbs = self._verbs(broker)
+        methods.generic += admin_methods(service, verbs, authenticator, guard).generic
         if self.config.metrics.listen:
             from duolog_server.compat.grpc.apis import timed_methods
 

@@ -6,7 +6,7 @@ long as their clients like, and are not measured.
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
@@ -43,15 +43,12 @@ def messaging_methods(messaging: MessagingService, guard: RocketmqGuard | None) 
 
 def admin_methods(
     messaging: MessagingService,
-    native: Mapping[str, Handler],
+    verbs: Verbs,
     authenticator: Authenticator,
     guard: RocketmqGuard | None,
 ) -> Methods:
-    """The methods of administration.
-
-    native: the native API's, by path. guard: None where there are no users.
-    """
-    verbs, plain = Verbs(native, messaging.broker.audit), Methods()
+    """The methods of administration. guard: None where there are no users."""
+    plain = Methods()
     parts = AdminParts(
         messaging, verbs, authenticator, Sights(guard.core if guard is not None else None)
     )

@@ -20,6 +20,9 @@ from duolog_server.node.broker import Broker
 from duolog_server.node.identity.access.access import Access
 from duolog_server.node.identity.access.guarding import GuardedMethods
 from duolog_server.node.net.methods import Methods
+from duolog_server.node.service.groups import Groups
+from duolog_server.node.service.guard import Guard
+from duolog_server.node.service.orders import Orders
 
 
 def appends_of(broker: Broker) -> Appends:
@@ -45,6 +48,12 @@ def messages_of(broker: Broker, guard: MethodGuard | None = None) -> MessagesSer
 def groups_of(broker: Broker) -> GroupsService:
     """The Groups service."""
     return GroupsService(broker.core, broker.log, broker.filters, broker.groups, broker.retries)
+
+
+def group_changes_of(broker: Broker, guard: Guard | None) -> Groups:
+    """The service of operators' changes of groups. guard: None where there are no users."""
+    orders = Orders(broker.log.caught_up, broker.admission, guard, broker.audit)
+    return Groups(broker.core, orders, broker.pop, broker.groups, broker.members)
 
 
 def _other_groups(broker: Broker) -> dict[str, list[str]]:
@@ -121,7 +130,8 @@ def native_methods(
     server = methods.as_server()
     stubs.add_MessagesServicer_to_server(messages_of(broker, guard), server)
     stubs.add_GroupsServicer_to_server(groups_of(broker), server)
-    stubs.add_AdminServicer_to_server(AdminService(broker, Sights(guard)), server)
+    admin = AdminService(broker, Sights(guard), group_changes_of(broker, guard))
+    stubs.add_AdminServicer_to_server(admin, server)
     access_service = AccessService(broker.core, broker.log, access)
     stubs.add_AccessServicer_to_server(access_service, server)
     if access is not None:
