@@ -64,12 +64,19 @@ class ServiceClients:
         """Start all programs."""
         self.loop.run_now(self._begin)
 
+    def resume(self) -> None:
+        """More is sent after all."""
+        self.draining = self._consumption.draining = False
+        self.loop.run_now(self._send)
+
+    def _send(self) -> None:
+        for program in (self._produce, self._produce_delayed, self._produce_transactions):
+            self.loop.create_task(program())
+
     def _begin(self) -> None:
+        self.loop.create_task(self._set_up())
+        self._send()
         for program in (
-            self._set_up,
-            self._produce,
-            self._produce_delayed,
-            self._produce_transactions,
             lambda: self._consume(GROUP, "c0"),
             lambda: self._consume(GROUP, "c1"),
             lambda: self._consume(ORDERLY, "c2"),

@@ -220,7 +220,7 @@ class Services:
         broker = self.broker
         for part in broker.parts:
             broker.background.start(part.run())
-        if self.access is not None:
+        if self.access is not None or self.node.setup.expires:
             broker.background.start(self._save_tables())
 
     async def _save_tables(self) -> None:
