@@ -76,13 +76,8 @@ class ServiceClients:
     def _begin(self) -> None:
         self.loop.create_task(self._set_up())
         self._send()
-        for program in (
-            lambda: self._consume(GROUP, "c0"),
-            lambda: self._consume(GROUP, "c1"),
-            lambda: self._consume(ORDERLY, "c2"),
-            lambda: self._consume(ORDERLY, "c3"),
-        ):
-            self.loop.create_task(program())
+        for group, name in ((GROUP, "c0"), (GROUP, "c1"), (ORDERLY, "c2"), (ORDERLY, "c3")):
+            self.loop.create_task(self._consume(group, name))
 
     def _look(self, node: Node) -> None:
         """See what a master has stored by itself."""
