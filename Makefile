@@ -92,6 +92,7 @@ pipeline: venv java  ## A year of flights through replay, stream, tier and repor
 test: venv etcd  ## Run the tests that a change needs, in some minutes.
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not long and not interop and not spark and not containers"
 
+# The simulator's kept runs and planted bugs are of `sim` and `sim-mutants`, but for a few that the commit draws.
 test-all: test test-long test-grpc test-spark test-cluster  ## Run all tests; those of containers where a Docker engine answers.
 
 test-long: venv etcd java

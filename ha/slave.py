@@ -143,9 +143,10 @@ class Slave:
         if self.epoch < self.identity.promised_epoch:
             return f"follows epoch {self.epoch}, promised {self.identity.promised_epoch}"
         received, durable = self._acked
-        if received > self.end:
+        begun = 0 if self.store.log.queue.files else self._start  # no byte of its log is older
+        if received > max(self.end, begun):
             return f"acknowledged {received}, its log ends at {self.end}"
-        if self._ack_durable and durable > self.store.flushed_offset:
+        if self._ack_durable and durable > max(self.store.flushed_offset, begun):
             return f"acknowledged {durable} as durable, {self.store.flushed_offset} is"
         return ""
 

@@ -23,11 +23,12 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from duolog_server.compat.migration.state import check_served
 from duolog_server.ha.registry import Registry
 from duolog_server.node.api.append_access import FramesDoor
-from duolog_server.node.api.guard import Guard
+from duolog_server.node.api.guard import MethodGuard
 from duolog_server.node.api.health import HealthService
-from duolog_server.node.api.native import appends_of, guard_of, native_methods
+from duolog_server.node.api.native import appends_of, group_changes_of, guard_of, native_methods
 from duolog_server.node.api.reservedport import IN_USE, ListenError, ReservedPort
 from duolog_server.node.api.timing import timed_methods
+from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.broker import EXIT_FENCED, Broker
 from duolog_server.node.election.failover import Candidate, FailoverService
 from duolog_server.node.identity.access.access import Access, access_of
@@ -164,7 +165,7 @@ class Node:
         self.failover: FailoverService | None = None
         self._frames: FramesServer | None = None
         self._access: Access | None = None
-        self._guard: Guard | None = None
+        self._guard: MethodGuard | None = None
         self._native = Methods()
         self.remoting: RemotingServer | None = None
         self._remoting_service: RemotingService | None = None
@@ -342,7 +343,7 @@ class Node:
         timed = bool(self.config.metrics.listen)
         door = door_of(broker, self.config.rocketmq, self._access, self._guard)
         slaves = self._slaves_port()
-        around = Surroundings(section, advertised, self._native.by_path, door, slaves)
+        around = Surroundings(section, advertised, self._verbs(broker), door, slaves)
         service = self._remoting_service = RemotingService(broker, around, timed)
         service.start()
         self.remoting = RemotingServer(service, self.config.limits, broker.give_up)
@@ -361,6 +362,10 @@ class Node:
     def _reached_at(self, port: int) -> str:
         """HOST:PORT of another port of this node, where `node.advertise` is reached."""
         return f"{self._recovered.advertised.rpartition(':')[0]}:{port}"
+
+    def _verbs(self, broker: Broker) -> Verbs:
+        """What tools of RocketMQ ask a node for."""
+        return Verbs(self._native.by_path, group_changes_of(broker, self._guard))
 
     def _slaves_port(self) -> "SlavesPort | None":
         """The port for RocketMQ's slaves, for those that register here."""
@@ -467,13 +472,12 @@ class Node:
 
         authenticator = Authenticator(section.access_key, section.secret_key)
         guard = None
-        if access is not None:
-            guard = rocketmq_guard(broker, access, self.config.access)
+        if access is not None and self._guard is not None:
+            guard = rocketmq_guard(self._guard, broker, access, self.config.access)
         service = self.rocketmq = MessagingService(broker, authenticator, guard)
         methods.generic += messaging_methods(service, guard).generic
-        methods.generic += admin_methods(
-            service, self._native.by_path, authenticator, guard, self._guard
-        ).generic
+        verbs = self._verbs(broker)
+        methods.generic += admin_methods(service, verbs, authenticator, guard).generic
         if self.config.metrics.listen:
             from duolog_server.compat.grpc.apis import timed_methods
 

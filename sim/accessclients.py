@@ -6,7 +6,7 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from duolog_server.node.api.guard import Guard
+from duolog_server.node.api.guard import MethodGuard
 from duolog_server.node.identity.access.gate import Gate
 from duolog_server.node.identity.access.rules import Facts
 from sim.accessadmins import QUOTAS, AccessAdmins
@@ -45,7 +45,7 @@ class AccessClients:
             node.on_answered.append(self.watch.answered)
             node.on_settled.append(self.watch.settled)
 
-    def _guard(self, node: Node, gate: Gate, facts: Facts) -> Guard:
+    def _guard(self, node: Node, gate: Gate, facts: Facts) -> MethodGuard:
         return WatchedGuard(node, gate, facts, self.watch)
 
     def begin(self) -> None:

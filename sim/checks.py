@@ -31,9 +31,12 @@ def final(nodes: list[Node], master: Node, history: History) -> None:
 
 def found_by_key(nodes: list[Node], history: History) -> None:
     """Every acknowledged message is found by its key, on every node, once."""
+    gone = {
+        node.name: {r.body for k in QUEUES for r in node.ghost.expired(node, *k)} for node in nodes
+    }
     for send in history.sends:
         for body in send.bodies if send.outcome == "ok" else ():
-            for node in nodes:
+            for node in (node for node in nodes if body not in gone[node.name]):
                 found = node.store.lookups.by_key(send.key[0], key_of(body))
                 if [record.body for record in found] != [body]:
                     raise Violation(
@@ -43,7 +46,7 @@ def found_by_key(nodes: list[Node], history: History) -> None:
 
 def equal_logs(nodes: list[Node], master: Node) -> None:
     """Replicas are equal byte for byte."""
-    low, high = master.store.log.min_offset, master.store.log.max_offset
+    low, high = max(node.store.log.min_offset for node in nodes), master.store.log.max_offset
     wanted = master.log_bytes(low, high)
     master.world.note(f"log {high} {hash_of(wanted)}")
     for node in nodes:
@@ -61,6 +64,7 @@ def light_queues_follow(nodes: list[Node], master: Node) -> None:
     were forgotten from those that it lost: it leaves blank entries for them, and drops none.
     """
     places: dict[str, list[tuple[int, int]]] = {}
+    low = max(node.store.log.min_offset for node in nodes)
     for key in QUEUES:
         at, (_, end) = 0, master.store.queue_range(*key)
         while at < end:
@@ -71,8 +75,8 @@ def light_queues_follow(nodes: list[Node], master: Node) -> None:
             if result.next_offset <= at:
                 break
             at = result.next_offset
-    for name, found in places.items():
-        found.sort()
+    for name, everything in places.items():
+        found = sorted(place for place in everything if place[0] >= low)
         gaps = [k for k in range(1, len(found)) if found[k][1] != found[k - 1][1] + 1]
         begin = gaps[-1] if gaps else 0
         ends = master.ghost.light_ends.get(name, ())
@@ -86,7 +90,7 @@ def light_queues_follow(nodes: list[Node], master: Node) -> None:
             end = QueueOffset(wanted[-1][1] + 1)
             if any((first if table else end) <= forgotten <= end for forgotten in ends):
                 wanted = [place for place in wanted if table and place[1] >= first]
-            held = [(phy, first + k) for k, phy in enumerate(table)]
+            held = [(phy, first + k) for k, phy in enumerate(table) if phy >= low]
             if node.lost_segments:
                 older = {*found, *((0, offset) for _, offset in held)} - {*wanted}
                 held = [place for place in held if place not in older]

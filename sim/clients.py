@@ -1,5 +1,6 @@
 """Producers and consumers, and the history of their operations."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from duolog_server.store.columns import Columns
@@ -92,11 +93,20 @@ class Producer:
         self._target = ""
         self._until = 0.0
         self._send: Send | None = None
+        self._idle = True
+        self.queues: Sequence[QueueKey] = QUEUES
         self._known_end = (0, 0)  # confirmed before the send began: log offset, its epoch's nonce
+
+    def begin(self) -> None:
+        """Start, unless it goes on anyway."""
+        if self._idle:
+            self._idle = False
+            self.go_on()
 
     def go_on(self) -> None:
         """Start the next send."""
         if self.world.now >= self.cluster.produce_until:
+            self._idle = True
             return
         size = self.cluster.setup.message_bytes
         bodies = [
@@ -104,7 +114,7 @@ class Producer:
             + b"." * self.chance.randint(0, size)
             for k in range(self.chance.choice((1, 1, 2, 5)))
         ]
-        key = self.chance.choice(QUEUES)
+        key = self.chance.choice(self.queues)
         self._send = Send(key, bodies, self.sequence, begin=self.world.now)
         self.history.sends.append(self._send)
         self.sequence += len(bodies)
@@ -214,16 +224,24 @@ class Consumer:
         self.history = history
         self.chance = cluster.world.chance(f"consumer:{name}")
         self.offsets: dict[QueueKey, int] = dict.fromkeys(QUEUES, 0)
+        self._idle = True
 
-    def poll(self) -> None:
+    def begin(self) -> None:
+        """Start, unless it goes on anyway."""
+        if self._idle:
+            self._idle = False
+            self._poll()
+
+    def _poll(self) -> None:
         """One poll, and the next one later."""
         if self.world.now >= self.cluster.produce_until:
+            self._idle = True
             return
         key = self.chance.choice(QUEUES)
         node = self.chance.choice(self.cluster.nodes)
         network = self.cluster.network
         network.call("client", node.name, node.guarded(lambda: self._ask(node, key)))
-        self.world.after(self.GAP_MS * self.chance.uniform(0.5, 1.5), self.poll)
+        self.world.after(self.GAP_MS * self.chance.uniform(0.5, 1.5), self._poll)
 
     def _ask(self, node: Node, key: QueueKey) -> None:
         asked = self.offsets[key]
@@ -246,6 +264,8 @@ class Consumer:
             if master is None or where != master.name:
                 return  # a master that was replaced and does not know it yet
             raise Violation(f"{where} says that {key} ends before {asked}, which was read before")
+        if result.status is GetMessageStatus.OFFSET_TOO_SMALL:
+            self.offsets[key] = result.next_offset  # the rest has expired
         if not result.count:
             return
         found = messages(result)
@@ -284,8 +304,10 @@ def check_visible(node: Node, result: GetResult) -> None:
 
 
 def read_all(node: Node, key: QueueKey, offset: int = 0) -> list[tuple[int, bytes]]:
-    """A queue from an offset on, its beginning where none is given."""
-    found: list[tuple[int, bytes]] = []
+    """A queue from an offset on, its beginning where none is given; also what has expired of it."""
+    gone = node.ghost.expired(node, *key, offset)
+    found: list[tuple[int, bytes]] = [(record.queue_offset, record.body) for record in gone]
+    offset = found[-1][0] + 1 if found else offset
     while True:
         result = node.read(*key, offset)
         check_visible(node, result)

@@ -7,6 +7,7 @@ is our bug.
 
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 
 from duolog_server.ha.groupstate import Keys
 from duolog_server.ha.progress import ConnectionState
+from duolog_server.store.queueends import QueueKey
 from sim import (
     accesschecks,
     checks,
@@ -24,6 +26,7 @@ from sim import (
     litechecks,
     lostsegments,
     sdkchecks,
+    secondday,
     servicechecks,
     stepfaults,
 )
@@ -93,6 +96,9 @@ class Cluster:
             self.setup = replace(
                 self.setup, lite=self._has(faults.LITE_ON), users=self._has(faults.ACCESS_ON)
             )
+            self.setup = replace(self.setup, expires=self._has(faults.EXPIRES))
+        if self.setup.expires:
+            self.setup = replace(self.setup, segment_bytes=8 << 10, quick=True)
         self.network = Network(self.world)
         self.etcd = SimEtcd(self.world, self.network, Keys("sim", "group"))
         self.ghost = Ghost(
@@ -118,6 +124,8 @@ class Cluster:
             if fault.kind == faults.UNREACHABLE:
                 self.by_name[fault.node].misled = True
         self.history = History()
+        self._producers = [Producer(self, f"p{k}", self.history) for k in range(2)]
+        self._consumer = Consumer(self, "c0", self.history)
         sdk_on = [fault for fault in self.planned if fault.kind == faults.SDK_ON]
         self.sdk = SdkPrograms(self) if self.setup.services and sdk_on else None
         self.lite = LiteClients(self) if self.setup.lite else None
@@ -154,6 +162,7 @@ class Cluster:
                 found += self._steps([fault.kind for fault in found])
             kinds = [fault.kind for fault in found]
             found += faults.limits(self.world.chance("limits"), kinds)
+            found += faults.expires([fault.kind for fault in found])
         else:
             found += faults.async_spells(self.world.chance("async"), FAULTY_MS * 0.9)
         return sorted(found, key=lambda fault: fault.at)
@@ -211,13 +220,12 @@ class Cluster:
             self._start()
             self.world.run_until(FAULTY_MS, lambda: None)
             self._heal()
-            self._drain()
-            self._converge()
-            master = self.keeper.master
-            assert master is not None, "converged"
+            master = self.settle()
+            if self.setup.expires:
+                master = secondday.live(self, master)
             checks.final(self.nodes, master, self.history)
             if self.programs is not None:
-                jumped = self._has("clock_step")
+                jumped = self._has("clock_step") or self.setup.expires
                 servicechecks.final(master, self.programs.history, jumped)
             if self.sdk is not None:
                 sdkchecks.final(master, self.sdk.history)
@@ -246,11 +254,9 @@ class Cluster:
             self.keeper.boot(node)
         for fault in self.planned:
             self.world.at(fault.at, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
-        for k in range(2):
-            producer = Producer(self, f"p{k}", self.history)
-            self.world.at(5.0 + k, producer.go_on)
-        consumer = Consumer(self, "c0", self.history)
-        self.world.at(20.0, consumer.poll)
+        for k, producer in enumerate(self._producers):
+            self.world.at(5.0 + k, producer.begin)
+        self.world.at(20.0, self._consumer.begin)
         if self.programs is not None:
             self.programs.poisons = self._has(faults.POISON_ON)
             self.programs.begin()
@@ -461,7 +467,7 @@ class Cluster:
         """Nothing happens: the setup looks for it."""
 
     _decay_often = _services_on = _sdk_on = _lite_on = _access_on = _poison_on = _index_on
-    _unreachable = _remade_on = _index_on
+    _unreachable = _remade_on = _expires = _index_on
 
     def _clock_step(self, fault: Fault, node: Node) -> None:
         node.wall_offset += CLOCK_STEPS_MS[int(fault.level * 4) % 4]
@@ -490,6 +496,15 @@ class Cluster:
             self.sdk.heal()
         self.down_until.clear()
 
+    def produce(self, ms: float, queues: Sequence[QueueKey]) -> None:
+        """Send to some queues and read them, for a while."""
+        self.produce_until = self.world.now + ms
+        for producer in self._producers:
+            producer.queues = queues
+            producer.begin()
+        self._consumer.begin()
+        self.world.run_until(self.produce_until, lambda: None)
+
     def _drain(self) -> None:
         """Liveness of the services: healed, they must do what there is to do before long."""
         if not self.setup.services:
@@ -513,6 +528,13 @@ class Cluster:
             if not why:
                 return
         raise Violation(f"the services do not come to an end: {why}; {self._standing()}")
+
+    def settle(self) -> Node:
+        """Wait until everything is done, and everywhere; the master then."""
+        self._drain()
+        self._converge()
+        assert self.keeper.master is not None, "converged"
+        return self.keeper.master
 
     def _converge(self) -> None:
         """Liveness: once faults are healed, all nodes must soon have everything."""

@@ -6,11 +6,13 @@ from typing import Any
 
 from duolog_server.ha.options import AckMode, HaOptions
 from duolog_server.store.options import StoreOptions
+from duolog_server.store.retention import HOUR_MS
 from duolog_server.store.status import BrokerRole, FlushDiskType
 from sim import decay
 
 DELAY_LEVELS = "1s 2s"
 LIGHT_QUEUES_MAX = 11  # of nodes whose clients use lite topics: two less than they use
+RESERVED_MS = 1500  # for which an expiring segment is kept
 QUICK: dict[str, Any] = {
     "flush_interval_commit_log": 100,
     "flush_commit_log_thorough_interval": 100,
@@ -42,12 +44,15 @@ class Setup:
     users: bool = False  # the nodes have users
     message_max: int = 4 << 10  # bytes of a body
     topics_max: int = 10_000
+    expires: bool = False  # old segments are deleted
     decay_share: float = decay.SHARE  # of restarts that find a derived file damaged
 
     def store_options(self, role: BrokerRole) -> StoreOptions:
         """The engine's options for a role."""
         flush = FlushDiskType.SYNC_FLUSH if self.durable else FlushDiskType.ASYNC_FLUSH
         more = QUICK if self.quick else {}
+        if self.expires:
+            more = {**more, "file_reserved_time": RESERVED_MS / HOUR_MS}
         if self.lite:
             more = {**more, "max_lmq_consume_queue_num": LIGHT_QUEUES_MAX}
         return StoreOptions(

@@ -118,6 +118,7 @@ class SimDisk:
     """The disk port of one simulated node."""
 
     def __init__(self, chance: random.Random, now: Callable[[], float]) -> None:
+        """now: the machine's wall clock, by which files are dated."""
         self._chance = chance
         self._now = now
         self._names: dict[str, Inode] = {}

@@ -40,6 +40,7 @@ LITE_ON = "lite_on"  # as well; level as with SDK_ON
 ACCESS_ON = "access_on"  # users, rights and quotas; level as with SDK_ON
 POISON_ON = "poison_on"  # as well: some messages are such that no consumer can process them
 REMADE_ON = "remade_on"  # as well: a topic and a group are deleted and made again
+EXPIRES = "expires"  # as well: a second day follows, on which what the first one stored expires
 ALONE = 0.6
 
 
@@ -171,6 +172,12 @@ def limits(chance: random.Random, kinds: list[str]) -> list[Fault]:
     others = {SDK_ON, LITE_ON, ACCESS_ON}.intersection(kinds)
     without = 0.5 if SERVICES_ON in kinds else 0.9
     return [] if others or chance.random() < without else lowered(chance)
+
+
+def expires(kinds: list[str]) -> list[Fault]:
+    """A second day follows wherever there are services and nothing that ends before it."""
+    others = {SDK_ON, LITE_ON, ACCESS_ON, REMADE_ON, "lower_limits"}.intersection(kinds)
+    return [Fault(0.0, EXPIRES, NODES[0])] if SERVICES_ON in kinds and not others else []
 
 
 def lowered(chance: random.Random) -> list[Fault]:

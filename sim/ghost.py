@@ -11,6 +11,10 @@ from collections.abc import Iterable
 from duolog_server.ha.groupstate import Replica, SyncStateSet
 from duolog_server.ha.master import Master
 from duolog_server.ha.progress import ConnectionState
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.record import Record
 from duolog_server.store.status import BrokerRole
 from sim.etcd import SimEtcd
 from sim.watched import Watched
@@ -50,6 +54,7 @@ class Ghost:
         self.witness = Witness()
         self._proved: dict[str, int] = {}  # how much of what a node shows is known to be safe
         self._noted_at: dict[tuple[Mastership, Replica], tuple[int, ...]] = {}
+        self._archive: dict[QueueKey, list[Record]] = {}
         self._opened = etcd is None
 
     def mark(self, what: str) -> None:
@@ -184,6 +189,21 @@ class Ghost:
             if master.up and master.boot == key[2]:
                 node.older = master.older
 
+    # -- what expires ------------------------------------------------------------------
+
+    def archive(self, store: MessageStore) -> None:
+        """Keep all records that queues of a node show, before it deletes the first of them."""
+        for topic, queue_id in store.queue_keys():
+            low, high = store.queue_range(topic, queue_id)
+            found = (store.record_at(topic, queue_id, QueueOffset(k)) for k in range(low, high))
+            self._archive[topic, queue_id] = [record for record in found if record is not None]
+
+    def expired(self, node: Watched, topic: str, queue_id: int, offset: int = 0) -> list[Record]:
+        """What a node showed of a queue from an offset on, and has deleted since."""
+        first = node.store.log.min_offset
+        kept = self._archive.get((topic, queue_id), ()) if first else ()
+        return [r for r in kept if r.physical_offset < first and r.queue_offset >= offset]
+
     # -- copies ------------------------------------------------------------------------
 
     @staticmethod
@@ -197,7 +217,9 @@ class Ghost:
         """Read what a master has written since the last check."""
         assert node.master is not None, "masters write"
         key = (node.master.epoch, node.name, node.boot)
-        wrote = self.logs.setdefault(key, bytearray())
+        if key not in self.logs:  # what has expired on it was confirmed
+            self.logs[key] = self.safe[: node.bytes.first]
+        wrote = self.logs[key]
         if end < len(wrote):
             raise Violation(f"{node.name} wrote {len(wrote)} bytes in epoch {key[0]}, has {end}")
         if end > len(wrote):

@@ -11,6 +11,7 @@ from sim.mutants_observer import OBSERVER
 from sim.mutants_remade import REMADE
 from sim.mutants_replication import REPLICATION
 from sim.mutants_sdk import SDK
+from sim.mutants_secondday import SECOND_DAY
 from sim.mutants_services import SERVICES
 from sim.mutants_steps import STEPS
 from sim.planted import Mutant
@@ -29,6 +30,7 @@ MUTANTS = [
     *LITE,
     *ACCESS,
     *REMADE,
+    *SECOND_DAY,
 ]
 
 __all__ = ["MUTANTS", "Mutant"]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from duolog_server.node.core import metadatalog
 from duolog_server.node.core.metadatalog import MetadataLog
 from duolog_server.node.deferred import delayservice, redirect, transactionservice
 from duolog_server.node.deferred.delayservice import DelayService
@@ -70,6 +71,11 @@ def _internal_topics_count() -> list[Patch]:
     return [(MetadataLog, "make_internal", lambda self, name: self.make_if_missing(name))]
 
 
+def _dead_letters_stay() -> list[Patch]:
+    """The deletion of a group finds no topic of its dead letters."""
+    return [(metadatalog, "dead_letter_topic", lambda name: "")]
+
+
 def with_remade(seed: int) -> list[Fault]:
     """A run's usual faults, services, and a topic and a group that are made again."""
     return [*with_services(seed), Fault(0.0, REMADE_ON, NODES[0])]
@@ -92,6 +98,7 @@ REMADE = [
     _bug("old-commits", "an old half is committed", _never(TransactionService, "is_too_old")),
     _bug("old-checks", "an old half is stored again", _never(TransactionService, "_dropped")),
     _bug("old-retries", "an old message is stored again", _never(RetryTopics, "_is_too_old")),
+    _bug("dead-letters-stay", "the next group has dead letters", _dead_letters_stay),
     _limit(
         "limited-retries", "retries are limited", partial(_limited, retrytopics, "stored_again")
     ),

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,15 +20,15 @@ from duolog_server.ha.options import HaOptions
 from duolog_server.ha.progress import ConnectionState
 from duolog_server.ha.slave import Slave
 from duolog_server.ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick, perform
-from duolog_server.node.api.guard import Guard
+from duolog_server.node.api.guard import MethodGuard
 from duolog_server.node.broker import Broker
 from duolog_server.node.deferred.transactionservice import Check
 from duolog_server.node.identity.access.gate import Gate
 from duolog_server.node.identity.access.rules import Facts
-from duolog_server.store.clocks import MonoMs, StoreClock, WallMs
+from duolog_server.store.clocks import AgeClock, MonoMs, StoreClock, WallMs
 from duolog_server.store.columns import Columns
 from duolog_server.store.disk import no_room
-from duolog_server.store.errors import RepeatUnknown, StoreError
+from duolog_server.store.errors import BadStoreDirectory, RepeatUnknown, StoreError
 from duolog_server.store.flush import FlushSchedule, QueuesFlush
 from duolog_server.store.mappedfile import FlushJob
 from duolog_server.store.messagestore import MessageStore, PutBatch, PutResult
@@ -36,7 +37,7 @@ from duolog_server.store.queueflushes import at_once
 from duolog_server.store.reader import GetResult, Wanted
 from duolog_server.store.status import BrokerRole, PutMessageStatus
 from sim.agent import Agent
-from sim.config import Setup
+from sim.config import RESERVED_MS, Setup
 from sim.decay import decay
 from sim.disk import SimDisk
 from sim.etcd import SimEtcd
@@ -56,6 +57,7 @@ FLUSH_TICK_MS = 100.0
 RECONNECT_MS = 60.0
 MAPPED_MAX = 60  # of a node with services: their topics have queues, too
 MANY_BYTES = 1  # of a chunk whose records dispatch need not scan: of every one, as all are small
+ROUND_MS = 200.0  # between rounds of retention
 DAMAGED = "damaged"  # why a node lacks what it had, beside the kinds of older copies
 
 Reply = Callable[[PutMessageStatus, PutResult | None], None]
@@ -76,7 +78,7 @@ class Node:
         self.forgetting = world.chance(f"forgetting:{name}")
         self.decaying = world.chance(f"decay:{name}")
         self.chance_of_reset = world.chance(f"resets:{name}")
-        self.disk = SimDisk(world.chance(f"disk:{name}"), lambda: world.now)
+        self.disk = SimDisk(world.chance(f"disk:{name}"), self.wall)
         self.rate = self.chance.uniform(0.99, 1.01)
         self.base = self.chance.randint(0, 1 << 40)
         self.wall_rate = world.chance(f"wall:{name}").uniform(0.99, 1.01)
@@ -112,8 +114,8 @@ class Node:
         # Called with the result of a call before it is sent: request, reply, time of arrival.
         self.on_answered: list[Callable[[Node, Any, Any, float], None]] = []
         # Makes what asks the gate before calls, where there are users.
-        self.guard_of: Callable[[Node, Gate, Facts], Guard] = lambda _, gate, facts: Guard(
-            gate, facts
+        self.guard_of: Callable[[Node, Gate, Facts], MethodGuard] = lambda _, gate, facts: (
+            MethodGuard(gate, facts)
         )
         # Sends a check to a half message's producer.
         self.on_check: Callable[[Node, Check], None] = lambda node, check: None
@@ -130,6 +132,8 @@ class Node:
         self._cuttings = 0
         self._unnamed = -1  # start of a segment that it lost, and has not told of yet
         self.lost_segments = 0
+        self.expires_below = 0  # segments up to here may be deleted, once they have expired
+        self.unknowing = False  # nothing in its directory knows how far expired queues reached
 
     @property
     def machine(self) -> Failover | None:
@@ -242,7 +246,7 @@ class Node:
         self.store = store = TrappedStore(self.disk, options, boot_id=f"boot-{self.cuts}")
         store.traps, store.stop = self.traps, lambda trap: self._stopped(trap, store)
         self.store.events.problem = self.problems.append
-        self._store_clock = StoreClock()
+        self._store_clock, self._age_clock = StoreClock(), AgeClock()
         self.master = self.slave = None
         self._ends, self._stream, self._spare = {}, None, None
         self._flushing = self._flush_again = False
@@ -252,6 +256,9 @@ class Node:
             self._recover(role)
         except OSError as error:
             return self._cannot_start(error, failed_syncs)
+        except BadStoreDirectory as error:
+            return self._refused(error)
+        self._knows_what_it_gave()
         self._names_what_it_lost()
         self.up = True
         if self.setup.services:
@@ -271,6 +278,9 @@ class Node:
         self.later(TICK_MS, self._tick)
         self._schedule = FlushSchedule.of(self.store.options)
         self.later(FLUSH_TICK_MS, self._flush_what_is_due)
+        self._segments: dict[int, float] | None = None  # when those of the log were made, at most
+        if self.setup.expires:
+            self.later(0.0, self._delete_expired)
         if self.setup.durable:
             self.flush_soon()
         if self.follows:
@@ -288,6 +298,20 @@ class Node:
         if self.disk.failed_syncs > failed_syncs:
             self.ghost.sync_failed(self)
         return False
+
+    def _refused(self, error: BadStoreDirectory) -> bool:
+        """It would give queue offsets again: its operator has it copied from another node."""
+        if not self.unknowing:
+            raise Violation(f"{self.name} refuses to start: {error}")
+        self.ghost.mark("refused_as_unknowing")
+        self.disk.kill()
+        self.empty_disk()
+        self.lost_disk, self.unknowing, self.tainted = True, False, False
+        return False
+
+    def _knows_what_it_gave(self) -> None:
+        if self.unknowing and self.store.log.min_offset:
+            raise Violation(f"{self.name} starts, and nothing tells it how far its queues reached")
 
     def reboot_if_needed(self) -> None:
         """Reboot after a failed sync, as the page cache then differs from the platter."""
@@ -397,7 +421,7 @@ class Node:
     def empty_disk(self) -> None:
         """Its directory is removed."""
         self.incarnation = 0
-        self.replace_disk(SimDisk(self.chance, lambda: self.world.now))
+        self.replace_disk(SimDisk(self.chance, self.wall))
 
     def replace_disk(self, disk: SimDisk) -> None:
         """Its directory is another one from now on."""
@@ -632,6 +656,21 @@ class Node:
             store.note_confirmed()
             self._sync(store.checkpoint.flush)
         self.later(FLUSH_TICK_MS, self._flush_what_is_due)
+
+    def _delete_expired(self) -> None:
+        """A round of retention, as in a node. No segment goes before its time."""
+        store, now = self.store, self.world.now
+        since, known = -math.inf if self._segments is None else now - ROUND_MS, self._segments or {}
+        made = {mapped.start: known.get(mapped.start, since) for mapped in store.log.queue.files}
+        age_ms = self._age_clock.now(self.wall(), self.mono())
+        limit = min(store.dispatcher.reput_from, self.expires_below)
+        if store.retention.round(age_ms, 4, limit).segments:
+            self.ghost.mark("expired")
+        for start, began in made.items():
+            if start < store.log.min_offset and now - began < 0.97 * RESERVED_MS:
+                raise Violation(f"{self.name} deletes segment {start} after {now - began:.0f} ms")
+        self._segments = made
+        self.later(ROUND_MS, self._delete_expired)
 
     @property
     def is_flushed(self) -> bool:

@@ -15,7 +15,7 @@ from duolog import _errors as sdk
 from duolog_server.node.broker import Broker
 from duolog_server.node.filters.tagfilter import EVERYTHING
 from duolog_server.node.pop.popservice import Popped, PopRequest
-from duolog_server.store.grouptopics import group_retry_topic
+from duolog_server.store.grouptopics import dead_letter_topic, group_retry_topic
 from duolog_server.store.metadata import SYSTEM_TOPIC, TopicConfig, new_group
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.record import Record
@@ -265,11 +265,19 @@ class RemadeClients:
         for queue_id in range(master.services.broker.metadata.topics[TOPIC].queues):
             low, high = master.store.queue_range(TOPIC, queue_id)
             found |= {self._check(master, TOPIC, queue_id, offset) for offset in range(low, high)}
+        self._dead_letters_are_its_own(master)
         begun = self._beginnings.of(master, TOPIC)
         for sent in self._sent.values():
             due = sent.outcome == "ok" and (sent.decision != "half" or sent.decided)
             if due and sent.place > begun and sent.body not in found and not self._older_copies:
                 raise Violation(f"{sent} is lost")
+
+    def _dead_letters_are_its_own(self, master: Node) -> None:
+        dead, begun = dead_letter_topic(GROUP), self._beginnings.of(master, GROUP)
+        for offset in range(*master.store.queue_range(dead, 0)):
+            record = _record(master, dead, 0, offset)
+            if record and record.physical_offset < begun and not self._older_copies:
+                raise Violation(f"{dead} has {record.body!r}, given up by a deleted group")
 
 
 def _record(node: Node, topic: str, queue_id: int, offset: int) -> Record | None:

@@ -82,6 +82,7 @@ def _bodies(node: Node, topic: str, queue_id: int = 0) -> list[bytes]:
 
 def _records(node: Node, topic: str, queue_id: int = 0) -> Iterator[Record]:
     """As `_bodies`, with all that a record says."""
+    yield from node.ghost.expired(node, topic, queue_id)
     low, high = node.store.queue_range(topic, queue_id)
     for offset in range(low, high):
         record = node.store.record_at(topic, queue_id, QueueOffset(offset))

@@ -64,18 +64,20 @@ class ServiceClients:
         """Start all programs."""
         self.loop.run_now(self._begin)
 
-    def _begin(self) -> None:
-        for program in (
-            self._set_up,
-            self._produce,
-            self._produce_delayed,
-            self._produce_transactions,
-            lambda: self._consume(GROUP, "c0"),
-            lambda: self._consume(GROUP, "c1"),
-            lambda: self._consume(ORDERLY, "c2"),
-            lambda: self._consume(ORDERLY, "c3"),
-        ):
+    def resume(self) -> None:
+        """More is sent after all."""
+        self.draining = self._consumption.draining = False
+        self.loop.run_now(self._send)
+
+    def _send(self) -> None:
+        for program in (self._produce, self._produce_delayed, self._produce_transactions):
             self.loop.create_task(program())
+
+    def _begin(self) -> None:
+        self.loop.create_task(self._set_up())
+        self._send()
+        for group, name in ((GROUP, "c0"), (GROUP, "c1"), (ORDERLY, "c2"), (ORDERLY, "c3")):
+            self.loop.create_task(self._consume(group, name))
 
     def _look(self, node: Node) -> None:
         """See what a master has stored by itself."""

@@ -14,7 +14,7 @@ from duolog import _errors as sdk
 
 from duolog_server.ha.master import Master
 from duolog_server.ha.slave import Slave
-from duolog_server.node.api.guard import Guard
+from duolog_server.node.api.guard import MethodGuard
 from duolog_server.node.api.native import NodeFacts, native_methods
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.turnbudget import without_budget
@@ -82,7 +82,7 @@ class Process(Protocol):
     def on_made(self, node: Any, broker: Broker) -> None:
         """The process has a broker, which has read nothing yet."""
 
-    def guard_of(self, node: Any, gate: Gate, facts: Facts) -> Guard:
+    def guard_of(self, node: Any, gate: Gate, facts: Facts) -> MethodGuard:
         """What asks the gate before calls, where there are users."""
 
     # Told of each answered call: node, request, reply, the world's time when the request came.
@@ -220,7 +220,7 @@ class Services:
         broker = self.broker
         for part in broker.parts:
             broker.background.start(part.run())
-        if self.access is not None:
+        if self.access is not None or self.node.setup.expires:
             broker.background.start(self._save_tables())
 
     async def _save_tables(self) -> None:

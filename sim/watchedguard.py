@@ -1,13 +1,13 @@
 """A node's own guard, and what it stores and gives to callers: a watch looks at each answer."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.node.api.appends import Appends
-from duolog_server.node.api.guard import Guard
+from duolog_server.node.api.guard import MethodGuard
 from duolog_server.node.appending import Appending, Outcome
 from duolog_server.node.identity.access.gate import Gate, Principal
 from duolog_server.node.identity.access.guarding import Delivering
@@ -58,7 +58,7 @@ class WatchedReplies:
         return getattr(self._context, name)
 
 
-class WatchedGuard(Guard):
+class WatchedGuard(MethodGuard):
     """A guard whose answers are looked at."""
 
     def __init__(self, node: Node, gate: Gate, facts: Facts, watch: AccessWatch) -> None:
@@ -76,11 +76,10 @@ class WatchedGuard(Guard):
         self._watch.recognised(self._node, context.caller, principal)
         return principal
 
-    def check(self, principal: Principal, needs: Iterable[Need]) -> None:
-        """See Guard."""
-        needs = list(needs)
+    def check(self, principal: Principal, needs: Collection[Need], method: str = "") -> None:
+        """See MethodGuard."""
         try:
-            super().check(principal, needs)
+            super().check(principal, needs, method)
         except (sdk.Unauthenticated, sdk.NoPermission):
             self._watch.decided(self._node, principal, needs, False)
             raise
@@ -93,6 +92,6 @@ class WatchedGuard(Guard):
         return super()._delivering(watched, principal, rule, request)
 
     def appends_of(self, principal: Principal, appends: Appends) -> Appending:
-        """See Guard."""
+        """See MethodGuard."""
         made = super().appends_of(principal, appends)
         return WatchedAppends(made, self._node, principal, self._watch)

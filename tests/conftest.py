@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from duolog_server.store.messagestore import MessageStore
 from tests import order, package
 from tests.process.forks import nodes_are_forked
+from tests.sim.drawn import said
 from tests.support import crash, open_store
 
 # This machine is shared: how long one example takes says nothing.
@@ -50,6 +51,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tests.setdefault(unit, []).append(item)
         ranks[unit] = min(order.rank(markers), ranks.get(unit, len(order.LONG)))
     items[:] = order.dealt([(ranks[unit], tests[unit]) for unit in tests], workers)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """By what the simulator's runs were drawn: as CI shows, where one failed."""
+    terminalreporter.write_line(f"runs of the simulator: {said()}")
 
 
 @pytest.fixture(scope="session", autouse=True)

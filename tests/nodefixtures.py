@@ -13,6 +13,7 @@ from duolog_server.ha.registry import Registry
 from duolog_server.node.identity.access.secrets import HASH_BYTES
 from duolog_server.node.runtime.config import Config
 from duolog_server.serve.server import Node
+from tests.until import slowness
 
 SMALL_STORE = {
     "mapped_file_size_commit_log": 1 << 20,
@@ -27,11 +28,13 @@ __all__ = [
     "client",
     "node",
     "nothing_noted",
+    "patient_clients",
     "quick_groups",
     "short_polls",
     "start_node",
 ]
 
+PATIENT_SECONDS = 10.0  # shorter timeouts are those that tests wait for
 StartNode = Callable[..., Awaitable[Node]]
 
 
@@ -113,6 +116,18 @@ def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
         return hashlib.scrypt(password.encode(), salt=salt, n=2, r=r, p=p, dklen=HASH_BYTES)
 
     monkeypatch.setattr("duolog_server.node.identity.access.secrets._scrypt", scrypt)
+
+
+@pytest.fixture(autouse=True)
+def patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timeouts of clients that no test waits for grow with the load, as those of `until` do."""
+    made = duolog.Client.__init__
+
+    def init(client: duolog.Client, *where: Any, timeout: float = 10.0, **how: Any) -> None:
+        patience = slowness() if timeout >= PATIENT_SECONDS else 1.0
+        made(client, *where, timeout=timeout * patience, **how)
+
+    monkeypatch.setattr(duolog.Client, "__init__", init)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ long as their clients like, and are not measured.
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
@@ -20,7 +20,6 @@ from duolog_server.compat.grpc.rules import RULES
 from duolog_server.compat.grpc.service import MessagingService
 from duolog_server.compat.grpc.words import stubs
 from duolog_server.compat.grpc.words.stubs import SERVICE_NAME, Code
-from duolog_server.node.api.guard import Guard
 from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.api.visibility import Sights
 from duolog_server.node.core.traffic import CallTimes, timed
@@ -44,17 +43,15 @@ def messaging_methods(messaging: MessagingService, guard: RocketmqGuard | None) 
 
 def admin_methods(
     messaging: MessagingService,
-    native: Mapping[str, Handler],
+    verbs: Verbs,
     authenticator: Authenticator,
     guard: RocketmqGuard | None,
-    native_guard: Guard | None,
 ) -> Methods:
-    """The methods of administration.
-
-    native: the native API's, by path. guard, native_guard: None where there are no users.
-    """
-    verbs, plain = Verbs(native, messaging.broker.audit), Methods()
-    parts = AdminParts(messaging, verbs, authenticator, Sights(native_guard))
+    """The methods of administration. guard: None where there are no users."""
+    plain = Methods()
+    parts = AdminParts(
+        messaging, verbs, authenticator, Sights(guard.core if guard is not None else None)
+    )
     stubs.admin_rpc.add_AdminServicer_to_server(AdminService(parts), plain.as_server())
     return _guarded(ADMIN, plain, messaging, guard)
 
@@ -64,8 +61,7 @@ def _guarded(
 ) -> Methods:
     if guard is None:
         return plain
-    wrapping = Wrapping(api, guard, messaging.forwarder, messaging.broker.audit)
-    return guarded_methods(api, plain, wrapping)
+    return guarded_methods(api, plain, Wrapping(api, guard, messaging.forwarder))
 
 
 Key = tuple[str, str, bool, str]  # request code, response code, long polling, result

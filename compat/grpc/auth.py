@@ -21,6 +21,7 @@ from duolog_server.compat.grpc.words.stubs import Code
 from duolog_server.node.audit.auditlog import AuditLog
 from duolog_server.node.identity.access.gate import UNKNOWN, Gate, Principal
 from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.service import guard
 from duolog_server.node.wirecodec import peer_host
 
 SCHEME = "MQv2-HMAC-SHA1"
@@ -89,8 +90,7 @@ def check_keys(
 
 def note_denied(audit: AuditLog | None, context: Any, shown: str, error: Exception) -> None:
     """Note a call of an unknown user. audit, shown: see `check_keys`."""
-    if audit is not None:
-        audit.denied(Who.at("", peer_host(str(context.peer())).address), shown, "", error)
+    guard.note_denied(audit, Who.at("", peer_host(str(context.peer())).address), shown, "", error)
 
 
 class Dates:

@@ -19,18 +19,17 @@ from duolog import _errors as sdk
 from duolog_server.compat.grpc.auth import Dates, Signatures
 from duolog_server.compat.grpc.relay.calls import CLIENT_ID, OWN, PEER, PROOF, USER, Header
 from duolog_server.compat.grpc.relay.nodes import Marks
-from duolog_server.node.api.native import NodeFacts
 from duolog_server.node.broker import Broker
 from duolog_server.node.identity.access.access import Access
 from duolog_server.node.identity.access.gate import Gate, Principal
-from duolog_server.node.identity.access.rules import Facts, Needs
+from duolog_server.node.identity.access.rules import Needs
 from duolog_server.node.identity.rights.resources import Need
 from duolog_server.node.runtime.config import AccessSection
+from duolog_server.node.service.guard import DENIED, Guard
 from duolog_server.node.wirecodec import peer_host
 
 WATCH_SECONDS = 1.0
 Headers = dict[str, str | bytes]
-DENIED = (sdk.Unauthenticated, sdk.NoPermission)
 
 
 class Recognises(Protocol):
@@ -43,8 +42,8 @@ class Recognises(Protocol):
 class Session:
     """A telemetry stream: what its last settings need, and its end."""
 
-    def __init__(self, gate: Gate, principal: Principal) -> None:
-        self._gate = gate
+    def __init__(self, guard: Guard, principal: Principal) -> None:
+        self._guard = guard
         self._principal = principal
         self._needs: tuple[Need, ...] = ()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -57,7 +56,7 @@ class Session:
 
     def check(self, more: Needs = ()) -> None:
         """Raise Unauthenticated or NoPermission if the stream, or `more` for it, is refused."""
-        self._gate.check(self._principal, (*self._needs, *more))
+        self._guard.check_known(self._principal, (*self._needs, *more))
 
     def end_if_refused(self) -> None:
         """End the stream if it may not continue."""
@@ -73,11 +72,16 @@ class Session:
 
 
 class RocketmqGuard:
-    """Recognises callers, and asks the gate."""
+    """Recognises callers.
 
-    def __init__(self, gate: Gate, facts: Facts, users: Recognises, marks: Marks) -> None:
+    Attributes:
+        core: what all protocols ask.
+    """
+
+    def __init__(self, core: Guard, gate: Gate, users: Recognises, marks: Marks) -> None:
+        self.core = core
+        self.facts, self.check = core.facts, core.check
         self._gate = gate
-        self.facts = facts
         self._users = users
         self._marks = marks
         self._sessions: set[Session] = set()
@@ -95,7 +99,7 @@ class RocketmqGuard:
     # -- who -----------------------------------------------------------------------------------
 
     def recognise(self, context: Any, method: str) -> tuple[Principal, Headers]:
-        """Who calls a method, and headers for the service. Raises Unauthenticated; Refused
+        """Who calls a method, and headers for the service. Raises Unauthenticated, Refused
         (UNAUTHORIZED) for headers that only nodes may send, and those of a call of another method.
         """
         headers = dict(context.invocation_metadata() or ())
@@ -120,23 +124,9 @@ class RocketmqGuard:
             raise sdk.Unauthenticated(f"user {name} has another password now")
         return principal
 
-    def knows(self) -> bool:
-        """Whether this node has the newest users and rights, so that its answer is final."""
-        try:
-            self.facts.check_knows()
-        except sdk.NotMaster:
-            return False
-        return True
-
-    # -- what ----------------------------------------------------------------------------------
-
-    def check(self, principal: Principal, needs: Needs) -> None:
-        """Raise Unauthenticated or NoPermission unless a caller may do all of it."""
-        self._gate.check(principal, needs)
-
     def begin(self, principal: Principal) -> Session:
         """A telemetry stream of a user begins. Raises Unauthenticated."""
-        session = Session(self._gate, principal)
+        session = Session(self.core, principal)
         session.check()
         self._sessions.add(session)
         return session
@@ -156,9 +146,9 @@ class RocketmqGuard:
                     session.end_if_refused()
 
 
-def guard_of(broker: Broker, access: Access, section: AccessSection) -> RocketmqGuard:
+def guard_of(core: Guard, broker: Broker, access: Access, section: AccessSection) -> RocketmqGuard:
     """The guard of a node with users."""
     wall_ms, seconds = broker.times.wall_ms, section.date_window_seconds
     signatures = Signatures(access.gate, Dates(seconds, section.zones(), wall_ms))
     marks = Marks(access.vouching, wall_ms)
-    return RocketmqGuard(access.gate, NodeFacts(broker), signatures, marks)
+    return RocketmqGuard(core, access.gate, signatures, marks)

@@ -17,19 +17,20 @@ from duolog._background import together
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from duolog_server.compat.grpc.guard import DENIED, Headers, RocketmqGuard, Session
+from duolog_server.compat.grpc.guard import Headers, RocketmqGuard, Session
 from duolog_server.compat.grpc.relay.calls import Header, refuse_forwarded
 from duolog_server.compat.grpc.relay.forward import Forwarder
 from duolog_server.compat.grpc.words.codes import Refused, refusal, refused
 from duolog_server.compat.grpc.words.stubs import Code, service
-from duolog_server.node.audit.auditlog import AuditLog
 from duolog_server.node.audit.subjects import resource_of
 from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
 from duolog_server.node.identity.access.guarding import Delivering, GuardedMethods, with_method
-from duolog_server.node.identity.access.rules import Needs, Rule
+from duolog_server.node.identity.access.rules import Rule
 from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.identity.rights.resources import Need
 from duolog_server.node.net.methods import Handler, Methods
 from duolog_server.node.runtime.config import ConfigError
+from duolog_server.node.service.guard import DENIED
 from duolog_server.node.wirecodec import peer_host
 
 log = structlog.get_logger("duolog.rocketmq")
@@ -59,7 +60,7 @@ class Admitted:
 
     principal: Principal
     headers: Headers
-    needs: Needs
+    needs: tuple[Need, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +81,17 @@ class Api:
 class Wrapping:
     """Wraps methods of a service, so that each is served to those only who may call it."""
 
-    def __init__(
-        self, api: Api, guard: RocketmqGuard, forwarder: Forwarder, audit: AuditLog | None = None
-    ) -> None:
-        """audit: None where there is none."""
+    def __init__(self, api: Api, guard: RocketmqGuard, forwarder: Forwarder) -> None:
         self._api = api
         self._guard = guard
         self._forwarder = forwarder
-        self._audit = audit
 
     def _note(self, name: str, request: Any, context: Any, error: Exception) -> None:
         """Note a call that was denied. Of headers, nothing counts before they are believed."""
-        denied = isinstance(error, DENIED) or (
-            isinstance(error, Refused) and error.code == Code.UNAUTHORIZED
-        )
-        if self._audit is not None and denied:
-            principal = PRINCIPAL.get()
-            who = Who.at("", peer_host(str(context.peer())).address)
-            if principal is not None:
-                who = Who.at(principal.name, principal.source)
+        if isinstance(error, DENIED) or getattr(error, "code", None) == Code.UNAUTHORIZED:
+            who = PRINCIPAL.get() or Who.at("", peer_host(str(context.peer())).address)
             resource = resource_of(name, request) if request is not None else ""
-            self._audit.denied(who, f"{self._api.shown}/{name}", resource, error)
+            self._guard.core.denied(who, f"{self._api.shown}/{name}", resource, error)
 
     def wrap(self, path: str, handler: Handler) -> Handler:
         """A method with its rule before it. Raises KeyError where it has none."""
@@ -112,31 +103,29 @@ class Wrapping:
         made = self._streamed if handler.response_streaming else self._unary
         return with_method(handler, made(handler, name, kind))
 
-    def _admit(self, name: str, request: Any, context: Any) -> Admitted:
-        """Let a call of a method begin. Raises DENIED, Refused."""
-        principal, headers = self._guard.recognise(context, name)
-        PRINCIPAL.set(principal)
-        needs = tuple(self._api.rules[name].needs(request, self._guard.facts))
-        self._guard.check(principal, needs)
-        return Admitted(principal, headers, needs)
+    async def _admit(self, name: str, request: Any, context: Any) -> Admitted | None:
+        """Let a call of a method begin; None where another node must decide, as this one may only
+        not know the caller yet. Raises DENIED, Refused.
 
-    async def _may_be_unknown(self, context: Any, error: Exception) -> None:
-        """Return if another node must decide: this one may only not know the caller yet.
-
-        Raises the error if this node knows. Ends a call that another node forwarded: it retries.
+        Ends a call that another node forwarded: it retries.
         """
-        if self._guard.knows():
-            raise error
-        away = sdk.NotMaster(f"this node may lack the newest users and rights ({error})")
-        await refuse_forwarded(context, away)
+        core = self._guard.core
+        try:
+            with core.final():
+                principal, headers = self._guard.recognise(context, name)
+            PRINCIPAL.set(principal)
+            needs = tuple(self._api.rules[name].needs(request, core.facts))
+            await core.check_all(principal, needs)
+        except sdk.NotMaster as error:
+            await refuse_forwarded(context, error)
+            return None
+        return Admitted(principal, headers, needs)
 
     def _unary(self, handler: Handler, name: str, kind: Any) -> Any:
         async def call(request: Any, context: Any) -> Any:
             try:
-                try:
-                    admitted = self._admit(name, request, context)
-                except DENIED as error:
-                    await self._may_be_unknown(context, error)
+                admitted = await self._admit(name, request, context)
+                if admitted is None:
                     return await self._forwarder.unary(kind, request, context)
             except _FAILURES as error:
                 self._note(name, request, context, error)
@@ -149,10 +138,8 @@ class Wrapping:
     def _streamed(self, handler: Handler, name: str, kind: Any) -> Any:
         async def call(request: Any, context: Any) -> None:
             try:
-                try:
-                    admitted = self._admit(name, request, context)
-                except DENIED as error:
-                    await self._may_be_unknown(context, error)
+                admitted = await self._admit(name, request, context)
+                if admitted is None:
                     await self._forwarder.stream(kind, request, context)
                     return
 
@@ -214,14 +201,14 @@ class Wrapping:
         """Ask until the node knows the answer, a moment at most. Raises DENIED, Refused."""
         loop = asyncio.get_running_loop()
         until = loop.time() + PATIENCE_SECONDS
-        while True:
+        while loop.time() < until:
             try:
-                return ask()
-            except DENIED as error:
-                await self._may_be_unknown(context, error)
-                if loop.time() >= until:
-                    raise
-                await asyncio.sleep(PAUSE_SECONDS)
+                with self._guard.core.final():
+                    return ask()
+            except sdk.NotMaster as error:
+                await refuse_forwarded(context, error)
+            await asyncio.sleep(PAUSE_SECONDS)
+        return ask()
 
 
 async def _until_over(serving: Any, session: Session) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -33,10 +33,10 @@ from duolog_server.compat.remoting.refusals import refusal
 from duolog_server.compat.remoting.relay import Relay
 from duolog_server.compat.remoting.replicas import TABLES, Registration, SlavesPort, Tables
 from duolog_server.compat.remoting.routes import Routes
+from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.traffic import RPC_BOUNDS, CallTimes
 from duolog_server.node.identity.quotas.quotas import Who
-from duolog_server.node.net.methods import Handler as MethodHandler
 from duolog_server.node.runtime.config import RemotingSection
 
 EXPIRE_SECONDS = 10.0
@@ -69,7 +69,7 @@ class Surroundings:
     Attributes:
         section: the settings of the port.
         advertised: HOST:PORT for clients.
-        methods: of the native API, by path, for tools.
+        verbs: what tools of RocketMQ ask for.
         door: None where anybody may do everything.
         slaves: where RocketMQ's copy the log; None: nowhere, and what they alone ask for is
             refused.
@@ -77,7 +77,7 @@ class Surroundings:
 
     section: RemotingSection
     advertised: str
-    methods: Mapping[str, MethodHandler]
+    verbs: Verbs
     door: Authenticator | None = None
     slaves: SlavesPort | None = None
 
@@ -146,7 +146,7 @@ class RemotingService:
             RequestCode.GET_BROKER_CLUSTER_INFO: lambda _, request: routes.cluster(request),
         }
         self._administration = administration = Administration(
-            broker, self.members, around.methods, advertised, sight
+            broker, self.members, around.verbs, advertised, sight
         )
         self._handlers.update(administration.handlers)
         tables = Tables(broker)

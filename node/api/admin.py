@@ -28,6 +28,7 @@ from duolog_server.node.api.tracking import Tracking
 from duolog_server.node.api.visibility import Sight
 from duolog_server.node.api.waiting.delayed import Delayed
 from duolog_server.node.api.waiting.halves import Halves
+from duolog_server.node.audit.subjects import shown_of
 from duolog_server.node.broker import Broker
 from duolog_server.node.consuming.offsets import offset_at, position_of
 from duolog_server.node.core.connected import Consumer
@@ -36,29 +37,27 @@ from duolog_server.node.core.slices import Slices
 from duolog_server.node.election.failover import FailoverService
 from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.quotas.quota import BURST_MS, BadQuota, Limit, Quota, Subject
-from duolog_server.node.pop.liteservice import bound, bound_topic, is_exclusive
+from duolog_server.node.pop.liteservice import bound_topic, is_exclusive
 from duolog_server.node.pop.retrytopics import RETRY_TIMES
+from duolog_server.node.service.groups import Groups, GroupSettings, Reset
+from duolog_server.node.wirecodec import peer_host
 from duolog_server.store.lightqueues import is_light
 from duolog_server.store.metadata import (
-    LITE,
     SYSTEM_TOPIC,
     Json,
     TopicConfig,
     altered,
-    check_group,
     check_lite_ttl,
     check_message_type,
     check_queues,
     is_closed_topic,
     is_reserved_topic,
     is_system_topic,
-    new_group,
 )
 from duolog_server.store.offsets import PhyOffset
 
 log = structlog.get_logger("duolog.node")
 
-RETRY_TIMES_MAX = 1000
 QUOTAS_MAX = 10_000
 SYSTEM_TOPICS = {name: TopicConfig(name, 1, 4) for name in (EPOCH_TOPIC, SYSTEM_TOPIC)}
 
@@ -82,9 +81,10 @@ def change(
 class AdminService(stubs.AdminServicer):
     """Administration of one node."""
 
-    def __init__(self, broker: Broker, sight: Callable[[], Sight]) -> None:
+    def __init__(self, broker: Broker, sight: Callable[[], Sight], groups: Groups) -> None:
         """sight: what the caller of the running call may see."""
         self._broker = broker
+        self._groups = groups
         self._sight = sight
         self._store = broker.core.store
         self._tracking = Tracking(broker)
@@ -95,6 +95,7 @@ class AdminService(stubs.AdminServicer):
         )
         self.caught_up = broker.log.caught_up
         self.until_taken = broker.admission.until_taken
+        self._known_topic = broker.admission.known_topic
         self._quota_turn = asyncio.Lock()  # each change sees the one before it
 
     # -- topics --------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ class AdminService(stubs.AdminServicer):
     async def AlterTopic(self, request: wire.TopicRequest, context: Caller) -> wire.TopicReply:
         """Add queues, or change permissions."""
         _check_own(request.topic)
-        known = self._known(request.topic)
+        known = self._known_topic(request.topic)
         self._broker.admission.check_current()
         config = altered(known, request.queues, request.perm)
         check_message_type(request.message_type)
@@ -150,7 +151,7 @@ class AdminService(stubs.AdminServicer):
     ) -> wire.DeleteTopicReply:
         """Delete a topic, its queues and its groups' offsets."""
         _check_own(request.topic)
-        self._known(request.topic)
+        self._known_topic(request.topic)
         await self._broker.metadata.delete_topic(request.topic)
         return wire.DeleteTopicReply()
 
@@ -221,13 +222,6 @@ class AdminService(stubs.AdminServicer):
                 broker.admission.check_master()  # still
                 metadata.make_if_missing(name, owner=name_of_caller())
 
-    def _known(self, name: str) -> TopicConfig:
-        known = self._broker.metadata.topics.get(name)
-        if known is None:
-            self._broker.admission.check_knows()
-            raise sdk.UnknownTopic(f"topic {name!r} does not exist")
-        return known
-
     async def _topic(self, config: TopicConfig) -> wire.TopicReply:
         reply = wire.TopicReply()
         await self._fill(reply, config, Slices())
@@ -271,7 +265,7 @@ class AdminService(stubs.AdminServicer):
         topics = await self._topics_of(page.names, slices)
         clients = self._clients_of(topics.keys())
         async for name, read in slices.each(topics.items()):
-            if self._has_group(name):  # it may have been deleted meanwhile
+            if self._groups.exists(name):  # it may have been deleted meanwhile
                 group = reply.groups.add()
                 _tell_clients(group, clients[name])
                 await self._fill_group(group, name, read, slices)
@@ -282,26 +276,25 @@ class AdminService(stubs.AdminServicer):
         self, request: wire.DescribeGroupRequest, context: Caller
     ) -> wire.GroupDescription:
         """One group."""
-        self._check_known_group(request.group)
+        self._groups.check_exists(request.group)
         return await self._described(request.group)
 
-    @change
+    @unary
     async def ResetGroup(
         self, request: wire.ResetGroupRequest, context: Caller
     ) -> wire.OffsetsReply:
         """Set a group's offsets in all queues of a topic."""
-        broker = self._broker
-        check_group(request.group)
-        topic = self._known(request.topic)
-        row = self._places(request, topic.queues)
-        if broker.members(request.group):
-            raise sdk.Busy(f"group {request.group} has members: stop them first")
-        if request.group not in broker.admission.group_tables().groups:
-            await broker.metadata.put_group(new_group(request.group))
-        await broker.pop.reset(request.group, {request.topic: row})
+        topic = request.topic
+        wanted = Reset(
+            request.group,
+            topic,
+            lambda queues: self._places(request, queues),
+            shown_of("Admin/ResetGroup", request),
+        )
+        row = await self._groups.reset(peer_host(context.peer()).address, wanted)
         return wire.OffsetsReply(
             offsets=[
-                wire.QueueOffset(topic=request.topic, queue_id=queue, offset=offset)
+                wire.QueueOffset(topic=topic, queue_id=queue, offset=offset)
                 for queue, offset in row.items()
             ]
         )
@@ -319,56 +312,23 @@ class AdminService(stubs.AdminServicer):
         ranges = {queue: self._store.queue_range(topic, queue) for queue in range(queues)}
         return {queue: min(max(wanted, low), high) for queue, (low, high) in ranges.items()}
 
-    @change
+    @unary
     async def PutGroup(
         self, request: wire.PutGroupRequest, context: Caller
     ) -> wire.GroupDescription:
         """Create a group, or alter it."""
-        broker = self._broker
-        broker.admission.check_current()
-        check_group(request.group)
-        known = broker.admission.group_tables().groups.get(request.group)
-        row = dict(known or new_group(request.group))
-        if request.HasField("orderly"):
-            row["consumeMessageOrderly"] = request.orderly
-        if request.HasField("retry_times"):
-            if not 0 <= request.retry_times <= RETRY_TIMES_MAX:
-                raise sdk.BadRequest(
-                    f"retry_times is {request.retry_times}; it must be 0 to {RETRY_TIMES_MAX}"
-                )
-            row["retryMaxTimes"] = request.retry_times
-        if request.retry_delays_ms:
-            if min(request.retry_delays_ms) < 0 or len(request.retry_delays_ms) > RETRY_TIMES_MAX:
-                raise sdk.BadRequest("retry_delays_ms has a negative delay, or too many delays")
-            delays = {"next": list(request.retry_delays_ms)}
-            row["groupRetryPolicy"] = {"type": "CUSTOMIZED", "customizedRetryPolicy": delays}
-        if request.HasField("lite_topic") or request.HasField("lite_exclusive"):
-            topic = request.lite_topic if request.HasField("lite_topic") else bound_topic(row)
-            exclusive = is_exclusive(row)
-            if request.HasField("lite_exclusive"):
-                exclusive = request.lite_exclusive
-            row = self._bound(row, topic, exclusive)
-        await broker.metadata.put_group(row)
+        optional = ("orderly", "retry_times", "lite_topic", "lite_exclusive")
+        given = {name: getattr(request, name) for name in optional if request.HasField(name)}
+        settings = GroupSettings(**given, retry_delays_ms=tuple(request.retry_delays_ms))
+        await self._groups.put(peer_host(context.peer()).address, request.group, settings)
         return await self._described(request.group)
 
-    def _bound(self, row: Json, topic: str, exclusive: bool) -> Json:
-        """A group's settings with the topic whose lite topics it subscribes to."""
-        if exclusive and not topic:
-            raise sdk.BadRequest(
-                "an exclusive group must name the topic whose lite topics it subscribes to"
-            )
-        if topic and self._known(topic).message_type != LITE:
-            self._broker.admission.check_knows()
-            raise sdk.BadRequest(f"topic {topic!r} has no lite topics: its type is not {LITE}")
-        return bound(row, topic, exclusive)
-
-    @change
+    @unary
     async def DeleteGroup(
         self, request: wire.DeleteGroupRequest, context: Caller
     ) -> wire.DeleteGroupReply:
         """Delete a group, its offsets and its dead letters."""
-        self._check_known_group(request.group)
-        await self._broker.metadata.delete_group(request.group)
+        await self._groups.delete(peer_host(context.peer()).address, request.group)
         return wire.DeleteGroupReply()
 
     # -- quotas --------------------------------------------------------------------------------
@@ -441,16 +401,6 @@ class AdminService(stubs.AdminServicer):
         living = broker.groups.names(broker.times.mono_ms())
         return {*broker.admission.group_tables().groups, *living}
 
-    def _has_group(self, name: str) -> bool:
-        broker = self._broker
-        if name in broker.admission.group_tables().groups:
-            return True
-        return broker.groups.members(name, broker.times.mono_ms()) > 0
-
-    def _check_known_group(self, name: str) -> None:
-        if not self._has_group(name):
-            raise sdk.UnknownGroup(f"group {name!r} does not exist")
-
     async def _topics_of(self, groups: Iterable[str], slices: Slices) -> dict[str, set[str]]:
         """The topics that each of these groups reads or has read, in the order of the groups."""
         members = self._broker.groups
@@ -522,7 +472,7 @@ class AdminService(stubs.AdminServicer):
         """The state of a message in every group that reads its topic; or the whole way of the
         messages with a key.
         """
-        topic = self._known(request.topic)
+        topic = self._known_topic(request.topic)
         if request.key:
             return await self._tracking.with_key(request.topic, request.key)
         if not 0 <= request.queue_id < topic.queues:
@@ -537,7 +487,7 @@ class AdminService(stubs.AdminServicer):
     ) -> wire.ListDelayedReply:
         """Messages that wait for their time, in slices."""
         if request.topic:
-            self._known(request.topic)
+            self._known_topic(request.topic)
         return await self._delayed.page(request, self._sight().topic)
 
     @unary
@@ -554,7 +504,7 @@ class AdminService(stubs.AdminServicer):
     ) -> wire.ListHalvesReply:
         """Half messages without a decision, in slices."""
         if request.topic:
-            self._known(request.topic)
+            self._known_topic(request.topic)
         return await self._halves.page(request, self._sight().topic)
 
     @unary

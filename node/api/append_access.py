@@ -6,7 +6,7 @@ from dataclasses import replace
 from duolog import _errors as sdk
 
 from duolog_server.node.api.appends import Appends
-from duolog_server.node.api.guard import Guard
+from duolog_server.node.api.guard import MethodGuard
 from duolog_server.node.appending import Appending
 from duolog_server.node.core.throttle import Throttle
 from duolog_server.node.identity.access.frameskeys import FramesKeys
@@ -15,7 +15,7 @@ from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.store.record import Host
 
 
-def appends_of_call(appends: Appends, guard: Guard | None) -> Callable[[], Appending]:
+def appends_of_call(appends: Appends, guard: MethodGuard | None) -> Callable[[], Appending]:
     """Tells what stores the batches of the call that runs in this task.
 
     guard: None where there are no users.
@@ -34,7 +34,7 @@ class FramesDoor:
     """Admits frames connections by the keys that were handed out."""
 
     def __init__(
-        self, keys: FramesKeys, appends: Appends, guard: Guard | None, throttle: Throttle
+        self, keys: FramesKeys, appends: Appends, guard: MethodGuard | None, throttle: Throttle
     ) -> None:
         """guard: None where there are no users."""
         self._keys = keys
@@ -60,7 +60,7 @@ class FramesDoor:
             whose = sdk.Unauthenticated(
                 f"the certificate is that of {certificate!r}, the key is another user's"
             )
-            self._guard.note_denied(replace(principal, source=host.address), "", whose, "frames")
+            self._guard.denied(replace(principal, source=host.address), "frames", "", whose)
             return None
         principal = replace(principal, source=host.address)
         return principal, self._guard.appends_of(principal, self._appends)

@@ -8,8 +8,7 @@ may lack the newest users and rights does not say no: it names its master, which
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
-from itertools import islice
+from collections.abc import AsyncIterator
 from typing import Any
 
 from duolog import _errors as sdk
@@ -19,26 +18,24 @@ from duolog_server.node.api.appends import Appends
 from duolog_server.node.api.calls import certificate_name, reporting
 from duolog_server.node.api.rules import RULES, SEES_CLUSTER, append_needs
 from duolog_server.node.appending import Appending, Outcome
-from duolog_server.node.audit.auditlog import AuditLog
-from duolog_server.node.core.slices import Slices
-from duolog_server.node.identity.access.gate import PRINCIPAL, Gate, Principal
+from duolog_server.node.audit.auditing import APPEND
+from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
 from duolog_server.node.identity.access.guarding import Delivering, with_method
-from duolog_server.node.identity.access.rules import Facts, May, Rule
+from duolog_server.node.identity.access.rules import Rule
 from duolog_server.node.identity.quotas.quotas import Who
-from duolog_server.node.identity.rights.resources import Need
 from duolog_server.node.net.methods import Handler
+from duolog_server.node.service.guard import DENIED, Guard
 from duolog_server.node.wirecodec import peer_host
 from duolog_server.store.record import Host
 from duolog_server.store.status import PutMessageStatus
 
-NEEDS_AT_ONCE = 50  # that are decided in one step
 BEGINS_SECONDS = 2.0  # that a stream which is refused may take for its first request
 
 
 class GuardedAppends:
     """Appends of one caller: a batch that it may not store is refused, and the stream continues."""
 
-    def __init__(self, appends: Appends, guard: "Guard", principal: Principal) -> None:
+    def __init__(self, appends: Appends, guard: Guard, principal: Principal) -> None:
         self._appends = appends
         self._guard = guard
         self._principal = principal
@@ -49,8 +46,8 @@ class GuardedAppends:
         """See Appending."""
         try:
             self._guard.check(self._principal, append_needs(request, self._guard.facts))
-        except (sdk.Unauthenticated, sdk.NoPermission) as error:
-            self._guard.note_denied(self._principal, f"Topic:{request.topic}", error)
+        except DENIED as error:
+            self._guard.denied(self._principal, APPEND, f"Topic:{request.topic}", error)
             reply = wire.AppendReply(id=request.id, status=wire.NO_PERMISSION, reason=str(error))
             return reply, None
         except sdk.NotMaster as error:
@@ -64,26 +61,8 @@ class GuardedAppends:
         self._appends.settled(reply, status)
 
 
-class Guard:
+class MethodGuard(Guard):
     """Wraps methods, so that each is served to those only who may call it."""
-
-    def __init__(self, gate: Gate, facts: Facts, audit: AuditLog | None = None) -> None:
-        """audit: None where there is none."""
-        self._gate = gate
-        self.facts = facts
-        self._audit = audit
-
-    def note_denied(
-        self,
-        principal: Principal,
-        resource: str,
-        error: Exception,
-        method: str = "Messages/Append",
-    ) -> None:
-        """Note a refused batch, whose stream continues."""
-        if self._audit is not None:
-            who = Who.at(principal.name, principal.source)
-            self._audit.denied(who, method, resource, error)
 
     async def _recognise(self, context: Any) -> Principal:
         """Who calls. Raises Unauthenticated, Busy."""
@@ -96,61 +75,26 @@ class Guard:
                 given = str(value)
         source = peer_host(context.peer()).address
         named = "" if given else certificate_name(context)
-        try:
+        with self.final():
             if named:
                 return self._gate.by_certificate(named, source)
             return await self._gate.by_password(given, source)
-        except sdk.Unauthenticated:
-            self.facts.check_knows()
-            raise
 
     async def admit_status(self, authorization: str, source: str) -> None:
         """Raise Unauthenticated, NoPermission or Busy unless a user may see how the cluster is.
 
         For ports without methods, whose callers go to no other node. source: address of the caller.
         """
-        name = ""
+        who: Principal | Who = Who.at("", source)
         try:
-            principal = await self._gate.by_password(authorization, source)
-            name = principal.name
-            self._gate.check(principal, SEES_CLUSTER.needs(None, self.facts))
-        except (sdk.Unauthenticated, sdk.NoPermission) as error:
-            if self._audit is not None:
-                self._audit.denied(Who.at(name, source), "GET /metrics", "", error)
-            raise
-
-    def check(self, principal: Principal, needs: Iterable[Need]) -> None:
-        """Raise Unauthenticated or NoPermission unless a caller may do all of it; NotMaster where
-        that may have changed.
-        """
-        try:
-            self._gate.check(principal, needs)
-        except (sdk.Unauthenticated, sdk.NoPermission):
-            self.facts.check_knows()
+            who = principal = await self._gate.by_password(authorization, source)
+            self.check_known(principal, SEES_CLUSTER.needs(None, self.facts))
+        except DENIED as error:
+            self.denied(who, "GET /metrics", "", error)
             raise
 
     def _check(self, principal: Principal, rule: Rule, request: Any) -> None:
-        self.check(principal, rule.needs(request, self.facts))
-
-    async def _check_all(self, principal: Principal, rule: Rule, request: Any) -> None:
-        """As `_check`, of a request that may ask for very much: others have turns meanwhile."""
-        slices, needs = Slices(), iter(rule.needs(request, self.facts))
-        self.check(principal, islice(needs, NEEDS_AT_ONCE))
-        async for part in slices.parts(needs, NEEDS_AT_ONCE):
-            self.check(principal, part)
-
-    @property
-    def version(self) -> int:
-        """Grows with each change of users and rights."""
-        return self._gate.version
-
-    def may(self, principal: Principal) -> May | None:
-        """Tells what a caller may do by the tables as they are then; None for a super user, who may
-        do everything.
-        """
-        if self._gate.is_super(principal):
-            return None
-        return lambda *needs: self._gate.allows(principal, needs)
+        self.check(principal, tuple(rule.needs(request, self.facts)))
 
     def appends_of(self, principal: Principal, appends: Appends) -> Appending:
         """What stores the batches of a caller."""
@@ -172,7 +116,7 @@ class Guard:
             if request is not None:
                 self._check(principal, rule, request)
             if rule.delivers is not None:
-                self.check(principal, rule.delivers(message, self.facts))
+                self.check(principal, tuple(rule.delivers(message, self.facts)))
 
         return Delivering(context, check)
 
@@ -184,14 +128,12 @@ class Guard:
             async with reporting(context):
                 principal = await self._recognise(context)
                 PRINCIPAL.set(principal)
-                await self._check_all(principal, rule, request)
+                await self.check_all(principal, rule.needs(request, self.facts))
             reply = await handler.unary_unary(request, context)
             async with reporting(context):
                 if rule.again:
                     self._check(principal, rule, request)
-                await rule.trim(
-                    reply, lambda *needs: self._gate.allows(principal, needs), self.facts
-                )
+                await rule.trim(reply, self.allows(principal), self.facts)
             return reply
 
         async def streamed(request: Any, context: Any) -> None:

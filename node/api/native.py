@@ -10,7 +10,7 @@ from duolog_server.node.api.admin import AdminService
 from duolog_server.node.api.append_access import appends_of_call
 from duolog_server.node.api.appends import Appends
 from duolog_server.node.api.groups import GroupsService
-from duolog_server.node.api.guard import Guard
+from duolog_server.node.api.guard import MethodGuard
 from duolog_server.node.api.longanswers import counted_methods
 from duolog_server.node.api.messages import MessagesParts, MessagesService
 from duolog_server.node.api.replicationstatus import group_route
@@ -20,6 +20,9 @@ from duolog_server.node.broker import Broker
 from duolog_server.node.identity.access.access import Access
 from duolog_server.node.identity.access.guarding import GuardedMethods
 from duolog_server.node.net.methods import Methods
+from duolog_server.node.service.groups import Groups
+from duolog_server.node.service.guard import Guard
+from duolog_server.node.service.orders import Orders
 
 
 def appends_of(broker: Broker) -> Appends:
@@ -27,7 +30,7 @@ def appends_of(broker: Broker) -> Appends:
     return Appends(broker.admission, broker.replication, broker.sends, broker.store.store_host)
 
 
-def messages_of(broker: Broker, guard: Guard | None = None) -> MessagesService:
+def messages_of(broker: Broker, guard: MethodGuard | None = None) -> MessagesService:
     """The Messages service."""
     return MessagesService(
         MessagesParts(
@@ -45,6 +48,12 @@ def messages_of(broker: Broker, guard: Guard | None = None) -> MessagesService:
 def groups_of(broker: Broker) -> GroupsService:
     """The Groups service."""
     return GroupsService(broker.core, broker.log, broker.filters, broker.groups, broker.retries)
+
+
+def group_changes_of(broker: Broker, guard: Guard | None) -> Groups:
+    """The service of operators' changes of groups. guard: None where there are no users."""
+    orders = Orders(broker.log.caught_up, broker.admission, guard, broker.audit)
+    return Groups(broker.core, orders, broker.pop, broker.groups, broker.members)
 
 
 def _other_groups(broker: Broker) -> dict[str, list[str]]:
@@ -104,13 +113,13 @@ class NodeFacts:
         self.broker.admission.check_knows()
 
 
-def guard_of(broker: Broker, access: Access | None) -> Guard | None:
+def guard_of(broker: Broker, access: Access | None) -> MethodGuard | None:
     """The guard of a node; None where there are no users."""
-    return Guard(access.gate, NodeFacts(broker), broker.audit) if access is not None else None
+    return MethodGuard(access.gate, NodeFacts(broker), broker.audit) if access is not None else None
 
 
 def native_methods(
-    broker: Broker, access: Access | None = None, guard: Guard | None = None
+    broker: Broker, access: Access | None = None, guard: MethodGuard | None = None
 ) -> Methods:
     """The methods of all its services: gRPC, frames and the simulator serve the same ones.
 
@@ -121,7 +130,8 @@ def native_methods(
     server = methods.as_server()
     stubs.add_MessagesServicer_to_server(messages_of(broker, guard), server)
     stubs.add_GroupsServicer_to_server(groups_of(broker), server)
-    stubs.add_AdminServicer_to_server(AdminService(broker, Sights(guard)), server)
+    admin = AdminService(broker, Sights(guard), group_changes_of(broker, guard))
+    stubs.add_AdminServicer_to_server(admin, server)
     access_service = AccessService(broker.core, broker.log, access)
     stubs.add_AccessServicer_to_server(access_service, server)
     if access is not None:

@@ -24,6 +24,7 @@ from duolog_server.node.identity.access.rules import (
     sees_topic,
 )
 from duolog_server.node.identity.rights.resources import FOR_SUPERS, Action, Need, cluster, group
+from duolog_server.node.service.groups import delete_needs, put_needs, reset_needs
 
 ROWS_AT_ONCE = 200  # that are copied into a reply
 
@@ -57,7 +58,7 @@ def _anybody(request: Any, facts: Facts) -> Needs:
 # -- Messages ------------------------------------------------------------------------------------
 
 
-def append_needs(request: wire.AppendRequest, facts: Facts) -> Needs:
+def append_needs(request: wire.AppendRequest, facts: Facts) -> list[Need]:
     """What a batch asks for."""
     needs = pub(request.topic, facts)
     if request.transaction_group:
@@ -142,20 +143,6 @@ async def _trim_track(reply: wire.TrackReply, may: May, facts: Facts) -> None:
         await _trim_groups(message, may, facts)
 
 
-def _put_group_needs(name: str, facts: Facts) -> list[Need]:
-    """Alter a group, or create it where there is none of that name.
-
-    Who may do neither is refused alike, so that it does not learn whether there is one.
-    """
-    either = need(group(name), Action.CREATE, Action.UPDATE)
-    return [either, need(group(name), Action.UPDATE if facts.has_group(name) else Action.CREATE)]
-
-
-def _put_group(request: wire.PutGroupRequest, facts: Facts) -> Needs:
-    needs = _put_group_needs(request.group, facts)
-    return [*needs, *reads(request.lite_topic, facts)] if request.lite_topic else needs
-
-
 def _topic_action(action: Action) -> Callable[[Any, Facts], Needs]:
     return lambda request, facts: of_owners(request.topic, facts, action)
 
@@ -220,14 +207,9 @@ _RULES = {
     "Admin/ListTopics": Rule(_list_topics, trim=_trim_topics),
     "Admin/ListGroups": Rule(_anybody, trim=_trim_groups),
     "Admin/DescribeGroup": Rule(lambda request, facts: (sees_group(request.group),)),
-    "Admin/ResetGroup": Rule(
-        lambda request, facts: (
-            *_put_group_needs(request.group, facts),
-            *sees_topic(request.topic, facts),
-        )
-    ),
-    "Admin/PutGroup": Rule(_put_group),
-    "Admin/DeleteGroup": Rule(lambda request, facts: (need(group(request.group), Action.DELETE),)),
+    "Admin/ResetGroup": Rule(lambda asked, facts: reset_needs(asked.group, asked.topic, facts)),
+    "Admin/PutGroup": Rule(lambda asked, facts: put_needs(asked.group, asked.lite_topic, facts)),
+    "Admin/DeleteGroup": Rule(lambda asked, facts: delete_needs(asked.group)),
     "Admin/Track": Rule(_track, trim=_trim_track),
     "Admin/NodeStatus": SEES_CLUSTER,
     "Admin/ClusterStatus": SEES_CLUSTER,

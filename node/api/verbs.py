@@ -11,11 +11,9 @@ import grpc.aio
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.node.audit.auditlog import AuditLog
-from duolog_server.node.audit.entry import Decision, Entry
-from duolog_server.node.identity.access.gate import PRINCIPAL, Principal, name_of_caller
-from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
 from duolog_server.node.net.methods import Handler
+from duolog_server.node.service.groups import Groups
 from duolog_server.store.record import Host
 
 PREFIX = "/duolog.v1."
@@ -41,10 +39,10 @@ def unknown_topic(topic: str) -> sdk.UnknownTopic:
 class Verbs:
     """Methods that change or describe topics and groups. All raise DuologError."""
 
-    def __init__(self, methods: Mapping[str, Handler], audit: AuditLog | None = None) -> None:
+    def __init__(self, methods: Mapping[str, Handler], groups: Groups) -> None:
         """methods: those of the native API, by path, with what guards and notes them."""
         self._methods = methods
-        self._audit = audit
+        self.changes = groups  # of their settings and offsets
 
     async def create_topic(self, peer: Peer, request: wire.TopicRequest) -> wire.TopicReply:
         """Admin/CreateTopic."""
@@ -70,14 +68,6 @@ class Verbs:
             raise unknown_topic(topic)
         return found
 
-    async def put_group(self, peer: Peer, request: wire.PutGroupRequest) -> None:
-        """Admin/PutGroup."""
-        await self._call(peer, "Admin/PutGroup", request)
-
-    async def delete_group(self, peer: Peer, group: str) -> None:
-        """Admin/DeleteGroup."""
-        await self._call(peer, "Admin/DeleteGroup", wire.DeleteGroupRequest(group=group))
-
     async def group(self, peer: Peer, group: str) -> wire.GroupDescription:
         """Admin/DescribeGroup."""
         reply = await self._call(
@@ -90,14 +80,6 @@ class Verbs:
         request = wire.ListGroupsRequest(after=after, limit=limit)
         return cast(wire.ListGroupsReply, await self._call(peer, "Admin/ListGroups", request))
 
-    async def reset_group(self, peer: Peer, request: wire.ResetGroupRequest) -> wire.OffsetsReply:
-        """Admin/ResetGroup."""
-        return cast(wire.OffsetsReply, await self._call(peer, "Admin/ResetGroup", request))
-
-    async def commit(self, peer: Peer, request: wire.CommitRequest) -> None:
-        """Groups/Commit."""
-        await self._call(peer, "Groups/Commit", request)
-
     async def find(self, peer: Peer, request: wire.FindRequest) -> wire.FindReply:
         """Messages/Find."""
         return cast(wire.FindReply, await self._call(peer, "Messages/Find", request))
@@ -106,14 +88,6 @@ class Verbs:
         """Admin/NodeStatus."""
         reply = await self._call(peer, "Admin/NodeStatus", wire.NodeStatusRequest())
         return cast(wire.NodeStatusReply, reply)
-
-    def note(self, peer: Peer, method: str, resource: str, shown: Mapping[str, object]) -> None:
-        """Note in the audit log a change that is no method's, under the name of the nearest one."""
-        if self._audit is not None:
-            who, at = Who.at(name_of_caller(), peer.host.address), self._audit.wall_ms
-            self._audit.note(
-                Entry(at, *who, method, resource, Decision.ALLOWED, "by remoting", shown)
-            )
 
     async def _call(self, peer: Peer, method: str, request: Any) -> Any:
         return await self._methods[PREFIX + method].unary_unary(request, _Call(peer))

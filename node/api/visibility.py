@@ -8,9 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from duolog_server.node.api.guard import Guard
 from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
 from duolog_server.node.identity.access.rules import May, sees_group, sees_topic
+from duolog_server.node.service.guard import Guard
 from duolog_server.store.grouptopics import PREFIXES
 
 CALLERS_MAX = 8  # users, each at one address, whose answers are remembered

@@ -13,10 +13,6 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     "Admin/CreateTopic": ("topic", "queues", "perm", "message_type", "lite_ttl_minutes"),
     "Admin/AlterTopic": ("topic", "queues", "perm", "message_type", "lite_ttl_minutes"),
     "Admin/DeleteTopic": ("topic",),
-    "Admin/PutGroup": (
-        *("group", "orderly", "retry_times", "retry_delays_ms", "lite_topic", "lite_exclusive"),
-    ),
-    "Admin/DeleteGroup": ("group",),
     "Admin/ResetGroup": ("group", "topic", "offset", "time", "start"),
     "Admin/Failover": ("node", "epoch"),
     "Admin/Drain": ("node", "undo"),
@@ -35,6 +31,8 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     "Access/IssueToken": ("user", "seconds"),
     "Recovery/Recover": ("user",),
 }
+# Methods whose service notes them, by whichever protocol they are called.
+ORDERS = ("Admin/PutGroup", "Admin/DeleteGroup", "Admin/ResetGroup")
 HIDDEN = {
     "Access/PutUser": ("password", "generation", "generation_counts"),
     "Access/PutRights": ("expected",),

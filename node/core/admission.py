@@ -190,6 +190,14 @@ class Admission:
         self.check_knows()
         return self._metadata.tables
 
+    def known_topic(self, name: str) -> TopicConfig:
+        """A topic that exists. Raises UnknownTopic, NotMaster."""
+        known = self._metadata.topics.get(name)
+        if known is None:
+            self.check_knows()
+            raise sdk.UnknownTopic(f"topic {name!r} does not exist")
+        return known
+
     def readable_topic(self, name: str) -> TopicConfig:
         """A topic that may be read. Raises UnknownTopic, NoPermission.
 
@@ -197,10 +205,7 @@ class Admission:
         `check_knows`.
         """
         self.check_readable()
-        topic = self._metadata.topics.get(name)
-        if topic is None:
-            self.check_knows()
-            raise sdk.UnknownTopic(f"topic {name!r} does not exist")
+        topic = self.known_topic(name)
         if not topic.perm & PERM_READ:
             self.check_knows()
             raise sdk.NoPermission(f"topic {name!r} is not readable (its perm has no 4)")

@@ -1208,3 +1208,12 @@ def test_validate_reports_an_inconsistent_slave() -> None:
     assert slave.validate() == f"follows epoch {slave.epoch}, promised {slave.epoch + 1}"
     slave.state = ConnectionState.READY
     assert slave.validate() == ""
+
+
+def test_an_empty_slave_acknowledges_the_beginning_of_a_log_whose_first_segments_expired() -> None:
+    slave = open_slave()
+    Link(open_master(), slave)
+    receive(slave, welcome(3 * slave.store.log.queue.file_size, ack_durable=True))
+    assert slave.end == 0
+    assert slave.state is ConnectionState.TRANSFER
+    assert slave.validate() == ""

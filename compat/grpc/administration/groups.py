@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
+from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.compat.grpc.words.codes import OK, Refused
@@ -18,7 +19,9 @@ from duolog_server.node.api.timespans import time_span
 from duolog_server.node.api.verbs import Peer, Verbs, unknown_topic
 from duolog_server.node.api.visibility import Sight
 from duolog_server.node.broker import Broker
+from duolog_server.node.consuming.offsets import offset_at
 from duolog_server.node.core.slices import Slices
+from duolog_server.node.service.groups import Reset
 from duolog_server.store.lightqueues import is_light, lite_queue
 
 TOPICS_MAX = 1000  # that a request names
@@ -134,9 +137,15 @@ class Groups:
         group, topic = group_of(request.group), topic_of(request.topic)
         if not request.HasField("reset_timestamp"):
             raise Refused(Code.BAD_REQUEST, "say where the group continues (reset_timestamp)")
-        wanted = wire.ResetGroupRequest(group=group, topic=topic)
-        wanted.time = ms_of(request.reset_timestamp, "reset_timestamp")
-        await self._verbs.reset_group(peer, wanted)
+        time_ms, core = ms_of(request.reset_timestamp, "reset_timestamp"), self._broker.core
+        if time_ms < 0:
+            raise sdk.BadRequest(f"time is {time_ms} ms; it must not be negative")
+
+        def place(queues: int) -> dict[int, int]:
+            return {queue: offset_at(core, topic, queue, time_ms) for queue in range(queues)}
+
+        wanted = Reset(group, topic, place, {"time": time_ms})
+        await self._verbs.changes.reset(peer.host.address, wanted)
         return admin.ResetGroupOffsetResponse(status=OK)
 
 

@@ -1,10 +1,10 @@
 """Consumer groups: created, altered, deleted and described."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import TypeGuard
 
 from duolog import _errors as sdk
-from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.compat.remoting.administration.bodies import dumps
 from duolog_server.compat.remoting.codec.bodies import group_name, read_group, read_groups
@@ -15,11 +15,11 @@ from duolog_server.compat.remoting.codec.fields import read_header
 from duolog_server.compat.remoting.codec.headers import DeleteGroupRequest, GroupRequest
 from duolog_server.compat.remoting.port.dispatcher import Peer
 from duolog_server.compat.remoting.refusals import Refused
-from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.broker import Broker
-from duolog_server.store.metadata import new_group
+from duolog_server.node.service.groups import Groups as Changes
+from duolog_server.node.service.groups import GroupSettings
 
-# Settings of a group that the native API does not name; they are kept as they are set.
+# Settings of a group that this node does not go by; they are kept as they are set.
 _TRUTHS = (
     "consumeBroadcastEnable",
     "consumeEnable",
@@ -32,37 +32,28 @@ _NUMBERS = ("brokerId", "retryQueueNums", "whichBrokerWhenConsumeSlowly")
 class Groups:
     """Serves requests about groups."""
 
-    def __init__(self, broker: Broker, verbs: Verbs) -> None:
+    def __init__(self, broker: Broker, changes: Changes) -> None:
         self._broker = broker
-        self._verbs = verbs
+        self._changes = changes
 
     async def put(self, peer: Peer, request: Command) -> Command:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP. Raises as Admin/PutGroup, BadRequest."""
-        await self._put(peer, *_settings(read_group(request.body)))
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP. Raises as Groups.put, BadRequest."""
+        row = read_group(request.body)
+        await self._changes.put(peer.host.address, group_name(row), _settings(row))
         return request.answer(0)
 
     async def put_all(self, peer: Peer, request: Command) -> Command:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: as `put`, up to the first that is refused."""
-        for wanted, others in [_settings(row) for row in read_groups(request.body)]:
-            await self._put(peer, wanted, others)
+        rows = read_groups(request.body)
+        for name, settings in [(group_name(row), _settings(row)) for row in rows]:
+            await self._changes.put(peer.host.address, name, settings)
         return request.answer(0)
 
-    async def _put(
-        self, peer: Peer, wanted: wire.PutGroupRequest, others: dict[str, bool | int]
-    ) -> None:
-        await self._verbs.put_group(peer, wanted)
-        row = self._broker.metadata.tables.groups.get(wanted.group, new_group(wanted.group))
-        if any(row.get(name) != value for name, value in others.items()):
-            await self._broker.metadata.put_group({**row, **others})
-            self._verbs.note(peer, "Admin/PutGroup", f"Group:{wanted.group}", others)
-
     async def delete(self, peer: Peer, request: Command) -> Command:
-        """DELETE_SUBSCRIPTIONGROUP. Raises as Admin/DeleteGroup; an unknown one is no error."""
+        """DELETE_SUBSCRIPTIONGROUP. Raises as Groups.delete; an unknown one is no error."""
         group = read_header(DeleteGroupRequest, request.fields).group_name
-        try:
-            await self._verbs.delete_group(peer, group)
-        except sdk.UnknownGroup:
-            pass
+        with contextlib.suppress(sdk.UnknownGroup):
+            await self._changes.delete(peer.host.address, group)
         return request.answer(0)
 
     async def config(self, request: Command) -> Command:
@@ -75,22 +66,16 @@ class Groups:
         return request.answer(0, body=dumps(row))
 
 
-def _settings(config: Mapping[Key, Value]) -> tuple[wire.PutGroupRequest, dict[str, bool | int]]:
-    """What a SubscriptionGroupConfig sets: by the native API, and others. Raises BadRequest."""
-    return _wanted(config), _others(config)
-
-
-def _wanted(config: Mapping[Key, Value]) -> wire.PutGroupRequest:
+def _settings(config: Mapping[Key, Value]) -> GroupSettings:
     """What a SubscriptionGroupConfig sets. Raises BadRequest."""
-    request = wire.PutGroupRequest(group=group_name(config))
-    if (orderly := _truth(config, "consumeMessageOrderly")) is not None:
-        request.orderly = orderly
-    if (times := _number(config, "retryMaxTimes")) is not None:
-        request.retry_times = times
-    request.retry_delays_ms.extend(_delays(config.get("groupRetryPolicy")))
     if config.get("attributes"):
         raise BadRequest("attributes of a group are not set over this protocol: see `duolog group`")
-    return request
+    return GroupSettings(
+        _truth(config, "consumeMessageOrderly"),
+        _number(config, "retryMaxTimes"),
+        tuple(_delays(config.get("groupRetryPolicy"))),
+        others=_others(config),
+    )
 
 
 def _delays(policy: Value) -> list[int]:

@@ -1,7 +1,6 @@
 """Which request of administration goes to whom, and the bounds of all answers."""
 
 import asyncio
-from collections.abc import Mapping
 
 from duolog_server.compat.remoting.administration import namespace
 from duolog_server.compat.remoting.administration.brokers.configuration import Configuration
@@ -24,7 +23,6 @@ from duolog_server.compat.remoting.port.dispatcher import Handler, Peer
 from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.broker import Broker
 from duolog_server.node.identity.quotas.quotas import Who
-from duolog_server.node.net.methods import Handler as Method
 
 BODY_BYTES_MAX = FRAME_BYTES_MAX - HEADER_BYTES_MAX
 LISTS_AT_ONCE = 2  # that are made at a time, for all clients
@@ -55,19 +53,18 @@ class Administration:
         self,
         broker: Broker,
         members: Members,
-        methods: Mapping[str, Method],
+        verbs: Verbs,
         advertised: str,
         sight: Sight,
     ) -> None:
-        """methods: of the native API, by path. advertised: HOST:PORT of the remoting port."""
+        """advertised: HOST:PORT of the remoting port."""
         self._untaken = broker.untaken
         self._turns = asyncio.Semaphore(LISTS_AT_ONCE)
-        verbs = Verbs(methods, broker.audit)
         self._statistics = statistics = Statistics(broker)
         topics = Topics(broker, verbs, statistics, sight)
-        groups = Groups(broker, verbs)
+        groups = Groups(broker, verbs.changes)
         progress = Progress(broker, members, verbs, statistics)
-        resets = Resets(broker, members, verbs, sight)
+        resets = Resets(broker, members, verbs.changes, sight)
         connections = Connections(broker.times, members)
         asking = Asking(broker, members, sight)
         runtime = Runtime(broker, statistics)

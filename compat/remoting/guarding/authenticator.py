@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from duolog_server.compat.remoting.guarding.callers import KeyPair, Users
 from duolog_server.compat.remoting.guarding.guard import RequestGuard
 from duolog_server.compat.remoting.guarding.visibility import Sight
-from duolog_server.node.api.guard import Guard
 from duolog_server.node.broker import Broker
 from duolog_server.node.identity.access.access import Access
 from duolog_server.node.runtime.config import RocketmqSection
+from duolog_server.node.service.guard import Guard
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from duolog import _errors as sdk
 
 from duolog_server.compat.remoting.rules import sends
-from duolog_server.node.api.guard import Guard
 from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
 from duolog_server.node.identity.access.rules import Facts, Needs, group_sub, reads, sees_group
+from duolog_server.node.service.guard import DENIED, Guard
 
 NeedsOf = Callable[[str, Facts], Needs]
 
@@ -86,7 +86,7 @@ class Sight:
         if user is None:
             return False
         try:
-            self.guard.check(user, asked(name, self.guard.facts))
-        except (sdk.Unauthenticated, sdk.NoPermission):
+            self.guard.check(user, tuple(asked(name, self.guard.facts)))
+        except DENIED:
             return False
         return True

@@ -11,11 +11,11 @@ from duolog_server.store.record import Host
 def test_a_key_with_the_certificate_of_another_user_is_refused_and_noted() -> None:
     noted: list[tuple[str, str, str, str]] = []
 
-    def note(principal: Principal, resource: str, error: Exception, method: str) -> None:
+    def note(principal: Principal, method: str, resource: str, error: Exception) -> None:
         noted.append((principal.name, principal.source, method, str(error)))
 
     alice = Principal("alice", "", "10.0.0.1")
-    guard: Any = SimpleNamespace(note_denied=note, appends_of=lambda *_: "appends")
+    guard: Any = SimpleNamespace(denied=note, appends_of=lambda *_: "appends")
     keys: Any = SimpleNamespace(take=lambda key: (key == b"k", alice if key == b"k" else None))
     none: Any = None
     door = FramesDoor(keys, none, guard, none)

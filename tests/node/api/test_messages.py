@@ -17,7 +17,7 @@ from duolog_server.node.api.native import messages_of
 from duolog_server.serve.server import Node
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
-from tests.until import until
+from tests.until import WAIT_SECONDS, until
 
 Subscribe = grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.MessageBatch]
 
@@ -43,7 +43,7 @@ async def append(client: duolog.Client, request: wire.AppendRequest) -> wire.App
     bare = wire.AppendRequest()
     bare.CopyFrom(request)
     bare.ClearField("bodies")
-    deadline = asyncio.get_running_loop().time() + 10
+    deadline = asyncio.get_running_loop().time() + WAIT_SECONDS
     return await client._router.seed.append(bare, request.bodies, deadline)
 
 

@@ -23,7 +23,8 @@ class Client:
 
 def verbs(method: Any) -> Verbs:
     handler = cast(Handler, SimpleNamespace(unary_unary=method))
-    return Verbs({"/duolog.v1.Admin/DeleteTopic": handler})
+    none: Any = None
+    return Verbs({"/duolog.v1.Admin/DeleteTopic": handler}, none)
 
 
 @pytest.mark.parametrize("host", [Host("10.0.0.7", 5555), Host("fe80::1", 5)])

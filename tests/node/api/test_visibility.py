@@ -6,11 +6,11 @@ from typing import Any, cast
 import pytest
 
 from duolog_server.node.api import visibility as sight
-from duolog_server.node.api.guard import Guard
 from duolog_server.node.api.visibility import EVERYTHING, Sights
 from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
 from duolog_server.node.identity.access.rules import May
 from duolog_server.node.identity.rights.resources import Need
+from duolog_server.node.service.guard import Guard
 
 
 class Deciding:

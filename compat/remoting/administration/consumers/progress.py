@@ -1,5 +1,7 @@
 """How far consumer groups are in the topics that they read."""
 
+from functools import partial
+
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
@@ -22,9 +24,9 @@ from duolog_server.node.api.timespans import time_span
 from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.slices import Slices
+from duolog_server.node.service.groups import Reset
 
 GROUPS_AT_ONCE = 200  # of one page
-COMMITS_AT_ONCE = 256  # queues of one commit
 
 
 class Progress:
@@ -170,29 +172,27 @@ class Progress:
         }
 
     async def clone(self, peer: Peer, request: Command) -> Command:
-        """CLONE_GROUP_OFFSET: a group gets the offsets of another. Raises as Groups/Commit."""
+        """CLONE_GROUP_OFFSET: a group gets the offsets of another. Raises as Groups.reset."""
         header = read_header(CloneOffsetRequest, request.fields)
         await self._broker.log.caught_up()
-        if self._broker.members(header.dest_group):
-            raise sdk.Busy(f"group {header.dest_group} has members: stop them first")
         source, topics = header.src_group, {header.topic}
         if not header.topic:
             topics = await topics_of(self._broker, source, Slices())
-        offsets = [
-            wire.QueueOffset(topic=topic, queue_id=queue, offset=offset)
-            for topic in sorted(topics & self._broker.metadata.topics.keys())
-            for queue, offset in self._committed(source, topic)
-        ]
-        if not offsets:
+        known = sorted(topics & self._broker.metadata.topics.keys())
+        copied = {topic: row for topic in known if (row := self._committed(source, topic))}
+        if not copied:
             raise BadRequest(f"group {source[:255]!r} has no offsets to copy")
-        for first in range(0, len(offsets), COMMITS_AT_ONCE):
-            part = offsets[first : first + COMMITS_AT_ONCE]
-            await self._verbs.commit(
-                peer, wire.CommitRequest(group=header.dest_group, offsets=part)
-            )
+        shown = {"of": source}
+        for topic, row in copied.items():
+            reset = Reset(header.dest_group, topic, partial(_all_of, row), shown)
+            await self._verbs.changes.reset(peer.host.address, reset)
         return request.answer(0)
 
-    def _committed(self, group: str, topic: str) -> list[tuple[int, int]]:
+    def _committed(self, group: str, topic: str) -> dict[int, int]:
         table = self._broker.admission.group_tables().offsets.get((topic, group), {})
         queues = self._broker.metadata.topics[topic].queues
-        return [(queue, offset) for queue, offset in sorted(table.items()) if queue < queues]
+        return {queue: offset for queue, offset in sorted(table.items()) if queue < queues}
+
+
+def _all_of(row: dict[int, int], queues: int) -> dict[int, int]:
+    return row

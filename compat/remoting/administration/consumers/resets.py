@@ -8,7 +8,6 @@ import json
 
 from duolog import Start
 from duolog import _errors as sdk
-from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.compat.remoting.administration.bodies import dumps
 from duolog_server.compat.remoting.codec.codes import RequestCode
@@ -19,9 +18,9 @@ from duolog_server.compat.remoting.codec.headers import ResetOffsetRequest
 from duolog_server.compat.remoting.guarding.visibility import Sight
 from duolog_server.compat.remoting.members import Members
 from duolog_server.compat.remoting.port.dispatcher import Peer
-from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.broker import Broker
 from duolog_server.node.consuming.offsets import offset_at
+from duolog_server.node.service.groups import Groups, Reset
 
 CPP = "CPP"
 
@@ -29,47 +28,46 @@ CPP = "CPP"
 class Resets:
     """Serves INVOKE_BROKER_TO_RESET_OFFSET."""
 
-    def __init__(self, broker: Broker, members: Members, verbs: Verbs, sight: Sight) -> None:
+    def __init__(self, broker: Broker, members: Members, changes: Groups, sight: Sight) -> None:
         self._sight = sight
         self._broker = broker
         self._members = members
-        self._verbs = verbs
+        self._changes = changes
 
     async def reset(self, peer: Peer, request: Command) -> Command:
-        """Where the group continues. Raises as Admin/ResetGroup, Groups/Commit, BadRequest."""
+        """Where the group continues. Raises as Groups.reset, BadRequest."""
         header = read_header(ResetOffsetRequest, request.fields)
-        await self._broker.log.caught_up()
+        wanted = Reset(
+            header.group,
+            header.topic,
+            lambda queues: self._wanted(header, queues),
+            {"time": header.timestamp},
+            lambda offsets: self._told(header, offsets),
+        )
+        offsets = await self._changes.reset(peer.host.address, wanted)
+        rows = {self._queue(header.topic, queue): offset for queue, offset in offsets.items()}
+        return request.answer(0, body=dumps({"offsetTable": rows}))
+
+    def _told(self, header: ResetOffsetRequest, wanted: dict[int, int]) -> bool:
+        """Whether the group has members, which are told to continue there. Raises Busy."""
         self._broker.admission.check_current()
-        wanted = self._wanted(header)
         members = self._members.of(header.group)
         if members and self._broker.members(header.group) > len(self._members.ids(header.group)):
             raise sdk.Busy(f"group {header.group} has members by other protocols: stop them first")
-        if members:
-            told = [
-                peer
-                for peer, member in members.items()
-                if self._sight.may_consume(member.user, header.group)
-            ]
-            self._tell(told, header, wanted)
-            shown = {"group": header.group, "topic": header.topic, "time": header.timestamp}
-            self._verbs.note(peer, "Admin/ResetGroup", f"Group:{header.group}", shown)
-        else:
-            wanted = await self._store(peer, header, wanted)
-        rows = {self._queue(header.topic, queue): offset for queue, offset in wanted.items()}
-        return request.answer(0, body=dumps({"offsetTable": rows}))
+        may = self._sight.may_consume
+        self._tell(
+            [one for one, member in members.items() if may(member.user, header.group)],
+            header,
+            wanted,
+        )
+        return bool(members)
 
-    def _wanted(self, header: ResetOffsetRequest) -> dict[int, int]:
-        """Queue offsets by queue id. Without force, no queue goes forward.
-
-        Raises UnknownTopic, BadRequest.
-        """
-        topic = self._broker.metadata.topics.get(header.topic)
-        if topic is None:
-            raise sdk.UnknownTopic(f"topic {header.topic[:200]!r} does not exist")
-        queues = range(topic.queues)
+    def _wanted(self, header: ResetOffsetRequest, count: int) -> dict[int, int]:
+        """Queue offsets by queue id. Without force, no queue goes forward. Raises BadRequest."""
+        queues = range(count)
         if header.queue_id >= 0:
             if header.queue_id not in queues:
-                raise BadRequest(f"{topic.name} has queues 0..{topic.queues - 1}")
+                raise BadRequest(f"{header.topic} has queues 0..{count - 1}")
             queues = range(header.queue_id, header.queue_id + 1)
         tables = self._broker.admission.group_tables()
         found = {}
@@ -86,27 +84,6 @@ class Resets:
             return min(max(header.offset, low), high)
         at = Start.LATEST if header.timestamp < 0 else header.timestamp
         return offset_at(self._broker.core, header.topic, queue, at)
-
-    async def _store(
-        self, peer: Peer, header: ResetOffsetRequest, wanted: dict[int, int]
-    ) -> dict[int, int]:
-        """As the native API does it, queue by queue where they do not all go to one time."""
-        if header.is_force and header.queue_id < 0:
-            request = wire.ResetGroupRequest(group=header.group, topic=header.topic)
-            if header.timestamp < 0:
-                request.start = wire.LATEST
-            else:
-                request.time = header.timestamp
-            reply = await self._verbs.reset_group(peer, request)
-            return {one.queue_id: one.offset for one in reply.offsets}
-        if self._broker.members(header.group):
-            raise sdk.Busy(f"group {header.group} has members: stop them first")
-        offsets = [
-            wire.QueueOffset(topic=header.topic, queue_id=queue, offset=offset)
-            for queue, offset in wanted.items()
-        ]
-        await self._verbs.commit(peer, wire.CommitRequest(group=header.group, offsets=offsets))
-        return wanted
 
     def _tell(self, peers: list[Peer], header: ResetOffsetRequest, wanted: dict[int, int]) -> None:
         """RESET_CONSUMER_CLIENT_OFFSET to all members. Raises Busy where one takes nothing."""

@@ -1,0 +1,186 @@
+"""Consumer groups as operators change them, and the offsets that groups commit."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+
+from duolog import _errors as sdk
+
+from duolog_server.node.consuming.groups import GroupCoordinator
+from duolog_server.node.core.core import Core
+from duolog_server.node.identity.access.rules import Facts, need, reads, sees_topic
+from duolog_server.node.identity.rights.resources import Action, Need, group
+from duolog_server.node.pop.liteservice import bound, bound_topic, is_exclusive
+from duolog_server.node.pop.popservice import PopService
+from duolog_server.node.service.orders import Order, Orders
+from duolog_server.store.metadata import LITE, Json, check_group, new_group
+
+RETRY_TIMES_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Settings that a group gets; those that are None, or empty, stay as they are.
+
+    others: by RocketMQ's names, for its tools: this node does not go by them.
+    """
+
+    orderly: bool | None = None
+    retry_times: int | None = None
+    retry_delays_ms: tuple[int, ...] = ()
+    lite_topic: str | None = None
+    lite_exclusive: bool | None = None
+    others: Mapping[str, bool | int] = field(default_factory=dict)
+
+    def shown(self) -> dict[str, object]:
+        """Those that it has, for the audit log."""
+        found = {key: value for key, value in asdict(self).items() if value not in (None, ())}
+        return {**found.pop("others"), **found}
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Where a group continues in a topic.
+
+    Attributes:
+        place: the offset in each queue that is set, given the number of queues.
+        shown: how that was asked for, for the audit log.
+        told: whether members, which keep their offsets themselves, are told these.
+    """
+
+    group: str
+    topic: str
+    place: Callable[[int], dict[int, int]]
+    shown: Mapping[str, object]
+    told: Callable[[dict[int, int]], bool] = lambda offsets: False
+
+
+class Groups:
+    """Changes them."""
+
+    def __init__(
+        self,
+        core: Core,
+        orders: Orders,
+        pop: PopService,
+        coordinator: GroupCoordinator,
+        members: Callable[[str], int],
+    ) -> None:
+        """members: the number of those that a group has now, by all protocols."""
+        self._core = core
+        self._orders = orders
+        self._pop = pop
+        self._coordinator = coordinator
+        self._members = members
+
+    async def put(self, address: str, name: str, settings: GroupSettings) -> None:
+        """Create a group, or alter it. address: of the caller, as in all of these.
+
+        Raises BadRequest, BadGroup, UnknownTopic, and as `Orders.taken` and a change of metadata.
+        """
+        shown = {"group": name, **settings.shown()}
+        topic = settings.lite_topic or ""
+        order = Order(
+            "Admin/PutGroup", group(name), lambda facts: put_needs(name, topic, facts), shown
+        )
+        async with self._orders.taken(address, order):
+            self._core.admission.check_current()
+            check_group(name)
+            known = self._core.admission.group_tables().groups.get(name)
+            await self._core.metadata.put_group(self._altered(known or new_group(name), settings))
+
+    def _altered(self, known: Json, settings: GroupSettings) -> Json:
+        row = {**known, **settings.others}
+        times, delays = settings.retry_times, settings.retry_delays_ms
+        if settings.orderly is not None:
+            row["consumeMessageOrderly"] = settings.orderly
+        if times is not None:
+            if not 0 <= times <= RETRY_TIMES_MAX:
+                raise sdk.BadRequest(f"retry_times is {times}; it must be 0 to {RETRY_TIMES_MAX}")
+            row["retryMaxTimes"] = times
+        if delays:
+            if min(delays) < 0 or len(delays) > RETRY_TIMES_MAX:
+                raise sdk.BadRequest("retry_delays_ms has a negative delay, or too many delays")
+            policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": list(delays)}}
+            row["groupRetryPolicy"] = policy
+        topic, exclusive = settings.lite_topic, settings.lite_exclusive
+        if topic is None and exclusive is None:
+            return row
+        return self._bound(
+            row,
+            bound_topic(row) if topic is None else topic,
+            is_exclusive(row) if exclusive is None else exclusive,
+        )
+
+    def _bound(self, row: Json, topic: str, exclusive: bool) -> Json:
+        """A group's settings with the topic whose lite topics it subscribes to."""
+        if exclusive and not topic:
+            raise sdk.BadRequest(
+                "an exclusive group must name the topic whose lite topics it subscribes to"
+            )
+        if topic and self._core.admission.known_topic(topic).message_type != LITE:
+            self._core.admission.check_knows()
+            raise sdk.BadRequest(f"topic {topic!r} has no lite topics: its type is not {LITE}")
+        return bound(row, topic, exclusive)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a group, or members of one. Raises NotMaster."""
+        if name in self._core.admission.group_tables().groups:
+            return True
+        return self._coordinator.members(name, self._core.times.mono_ms()) > 0
+
+    def check_exists(self, name: str) -> None:
+        """Raise UnknownGroup, NotMaster."""
+        if not self.exists(name):
+            raise sdk.UnknownGroup(f"group {name!r} does not exist")
+
+    async def delete(self, address: str, name: str) -> None:
+        """Delete a group, its offsets and its dead letters. Raises UnknownGroup, and as `put`."""
+        shown = {"group": name}
+        order = Order("Admin/DeleteGroup", group(name), lambda _: delete_needs(name), shown)
+        async with self._orders.taken(address, order):
+            self.check_exists(name)
+            await self._core.metadata.delete_group(name)
+
+    async def reset(self, address: str, reset: Reset) -> dict[int, int]:
+        """Set a group's offsets, which is made if it is missing: these, by queue.
+
+        Raises UnknownTopic, Busy where the group has members, and as `put`.
+        """
+        name, topic, admission = reset.group, reset.topic, self._core.admission
+        order = Order(
+            "Admin/ResetGroup",
+            group(name),
+            lambda facts: reset_needs(name, topic, facts),
+            {"group": name, "topic": topic, **reset.shown},
+        )
+        async with self._orders.taken(address, order):
+            check_group(name)
+            offsets = reset.place(admission.known_topic(topic).queues)
+            if reset.told(offsets):
+                return offsets
+            if self._members(name):
+                raise sdk.Busy(f"group {name} has members: stop them first")
+            if name not in admission.group_tables().groups:
+                await self._core.metadata.put_group(new_group(name))
+            await self._pop.reset(name, {topic: offsets})
+        return offsets
+
+
+def put_needs(name: str, lite_topic: str, facts: Facts) -> list[Need]:
+    """The rights to alter a group, or to create it where there is none of that name.
+
+    Who may do neither is refused alike, so that it does not learn whether there is one.
+    """
+    either = need(group(name), Action.CREATE, Action.UPDATE)
+    one = need(group(name), Action.UPDATE if facts.has_group(name) else Action.CREATE)
+    return [either, one, *(reads(lite_topic, facts) if lite_topic else ())]
+
+
+def delete_needs(name: str) -> list[Need]:
+    """The right to delete a group."""
+    return [need(group(name), Action.DELETE)]
+
+
+def reset_needs(name: str, topic: str, facts: Facts) -> list[Need]:
+    """The rights to set a group's offsets in a topic."""
+    return [*put_needs(name, "", facts), *sees_topic(topic, facts)]

@@ -1,0 +1,96 @@
+"""Orders: what operators change, over any protocol. Each is authorised and noted here, once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from duolog import _errors as sdk
+
+from duolog_server.node.audit.auditing import GONE
+from duolog_server.node.audit.auditlog import AuditLog
+from duolog_server.node.audit.entry import Decision, Entry
+from duolog_server.node.core.admission import Admission
+from duolog_server.node.identity.access.gate import PRINCIPAL, name_of_caller
+from duolog_server.node.identity.access.rules import Facts
+from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.identity.rights.resources import Need, Resource
+from duolog_server.node.service.guard import DENIED, Guard
+from duolog_server.node.wirecodec import error_to_sdk
+from duolog_server.store.errors import StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A change that an operator asks for.
+
+    Attributes:
+        method: as the audit log names it: Admin/PutGroup.
+        about: the resource that it changes.
+        needs: the rights that it asks for.
+        shown: its settings, as the audit log has them: no secrets.
+    """
+
+    method: str
+    about: Resource
+    needs: Callable[[Facts], Collection[Need]]
+    shown: Mapping[str, object]
+
+
+class Orders:
+    """Lets orders begin, and notes how they end."""
+
+    def __init__(
+        self,
+        caught_up: Callable[[], Awaitable[None]],
+        admission: Admission,
+        guard: Guard | None,
+        audit: AuditLog | None,
+    ) -> None:
+        """caught_up: of the log. guard: None where there are no users. audit: None if it is off."""
+        self._caught_up = caught_up
+        self._admission = admission
+        self._guard = guard
+        self._audit = audit
+
+    @asynccontextmanager
+    async def taken(self, address: str, order: Order) -> AsyncIterator[None]:
+        """While an order is executed, for the caller of this task at an address.
+
+        The body does its own checks: the order waited until tables take changes. Raises
+        Unauthenticated, NoPermission, NotMaster.
+        """
+        try:
+            self._authorise(order)
+            await self._caught_up()
+            await self._admission.until_taken()
+            yield
+        except BaseException as error:
+            self._note(address, order, error)
+            raise
+        self._note(address, order)
+
+    def _authorise(self, order: Order) -> None:
+        if self._guard is None:
+            return
+        principal = PRINCIPAL.get()
+        if principal is None:
+            raise sdk.Unauthenticated("this node has users, and the call names none")
+        self._guard.check(principal, order.needs(self._guard.facts))
+
+    def _note(self, address: str, order: Order, error: BaseException | None = None) -> None:
+        if isinstance(error, sdk.DuologError | StoreError):
+            error = error_to_sdk(error)
+        if self._audit is None or isinstance(error, sdk.NotMaster):
+            return  # the master decides, and notes it
+        decision, reason = Decision.ALLOWED, ""
+        if isinstance(error, DENIED):
+            decision, reason = Decision.DENIED, str(error)
+        elif isinstance(error, sdk.DuologError):
+            decision, reason = Decision.FAILED, f"{type(error).__name__}: {error}"
+        elif error is not None:
+            gone = isinstance(error, asyncio.CancelledError)
+            decision, reason = Decision.FAILED, GONE if gone else type(error).__name__
+        at, who = self._audit.wall_ms, Who.at(name_of_caller(), address)
+        shown = {} if decision is Decision.DENIED else order.shown
+        self._audit.note(Entry(at, *who, order.method, order.about.text, decision, reason, shown))

@@ -1,0 +1,61 @@
+"""Planted bugs of retention: queue offsets, tables and messages once the first records expired."""
+
+from typing import Any
+
+from duolog_server.store.clocks import AgeClock
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.metadatafiles import NO_ENDS
+from duolog_server.store.metadatarecovery import MetadataRecovery
+from duolog_server.store.recovery import Recovery
+from sim.faults import EXPIRES, NODES, Fault
+from sim.mutants_services import with_services
+from sim.planted import Bugs, Patch, left_out
+
+
+def _saved_ends_unused() -> list[Patch]:
+    """A start looks for the ends of queues in the log and in their files alone."""
+    original = Recovery._floors
+
+    def floors(self: Any, noted: Any) -> Any:
+        self.saved = NO_ENDS
+        return original(self, noted)
+
+    return [(Recovery, "_floors", floors)]
+
+
+def _ends_untold() -> list[Patch]:
+    """A replica that only has the log is not told which queues have nothing left in it."""
+    return [(MessageStore, "expired_ends", lambda self: NO_ENDS)]
+
+
+def _snapshots_expire() -> list[Patch]:
+    """A snapshot is not believed once the log has lost its last record."""
+    original = MetadataRecovery._mismatch
+
+    def mismatch(self: Any, saved: Any) -> str:
+        applied = saved.tables.applied
+        gone = applied > 0 and self.records.place(applied - 1) < 0
+        return "its last record has expired" if gone else original(self, saved)
+
+    return [(MetadataRecovery, "_mismatch", mismatch)]
+
+
+def _jumps_believed() -> list[Patch]:
+    """Data ages with every jump of the wall clock."""
+    return [(AgeClock, "now", lambda self, wall, mono: wall)]
+
+
+def second_day(seed: int) -> list[Fault]:
+    """A run's usual faults, services, and a second day."""
+    return [*with_services(seed), Fault(0.0, EXPIRES, NODES[0])]
+
+
+_bug = Bugs(second_day)
+
+SECOND_DAY = [
+    _bug("saved-ends-unused", "offsets begin again", _saved_ends_unused),
+    _bug("ends-untold", "offsets begin again on a new disk", _ends_untold),
+    _bug("starts-unknowing", "offsets are guessed", left_out(Recovery, "_check_known")),
+    _bug("snapshots-expire", "tables are lost with their records", _snapshots_expire),
+    _bug("jumps-believed", "a jump of the clock deletes messages", _jumps_believed),
+]
