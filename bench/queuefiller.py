@@ -26,8 +26,8 @@ from duolog_server.store.messagestore import MessageStore, PutBatch
 from duolog_server.store.metadata import LITE, SYSTEM_TOPIC, Metadata, TopicConfig, changes_of
 from duolog_server.store.options import StoreOptions
 from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.queueflushes import at_once
 from duolog_server.store.status import PutMessageStatus
-from duolog_server.store.steps import at_once
 
 QUEUES_EACH = 4
 LITE_TOPIC = "lite"

@@ -217,3 +217,47 @@ def _fits(entry: EpochEntry, found: tuple[EpochEntry, ...]) -> bool:
     after = at == 0 or found[at - 1].epoch < entry.epoch
     before = at == len(found) or (entry.start < found[at].start and entry.epoch < found[at].epoch)
     return after and before
+
+
+# The newest masterships of a log: their masters and begins, by barrier records.
+KEPT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Mastership:
+    """master: name of the node. began_ms: by its wall clock, when its barrier was stored."""
+
+    epoch: Epoch
+    master: str
+    began_ms: int
+    began: Beginning = Beginning()
+
+
+class Masterships:
+    """Reads each barrier once."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._known: dict[EpochEntry, Mastership | None] = {}
+
+    def newest(self, history: EpochHistory, confirmed: int) -> list[Mastership]:
+        """The newest masterships that begin below a log offset, oldest first.
+
+        Those whose barriers retention or damage removed are left out.
+        """
+        newest = history.entries[-2 * KEPT :]
+        entries = [entry for entry in newest if entry.start < confirmed][-KEPT:]
+        self._known = {
+            entry: self._known[entry] if entry in self._known else self._read(entry)
+            for entry in entries
+        }
+        return [found for found in self._known.values() if found is not None]
+
+    def _read(self, entry: EpochEntry) -> Mastership | None:
+        try:
+            record = self._store.log.get_message(entry.start)
+            said = json.loads(record.body)
+            master, began = said["master"], Beginning.from_json(said)
+        except (StoreError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return Mastership(entry.epoch, str(master), record.store_time, began)

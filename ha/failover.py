@@ -149,7 +149,7 @@ class Failover:
         self._sync: SyncState | None = None  # of the mastership that was won last
         self._instructed: Mandate | None = None  # the last mandate given to the master
         self._followed: tuple[Registration, int] | None = None
-        self._led_epoch = NO_EPOCH
+        self.led_epoch = NO_EPOCH  # that this node leads, or led last
         self._led = False  # some node led when the registry was read last
         self._unled_since_ms: MonoMs | None = None
         self._cause = Cause.STARTED  # of the election that this node tried last
@@ -235,11 +235,6 @@ class Failover:
             "older copy of it, with a damaged log, or after a loss of power. Elect the node that "
             "holds the most by hand: `cluster elect --unclean`"
         )
-
-    @property
-    def led_epoch(self) -> Epoch:
-        """The epoch this node leads, or led last."""
-        return self._led_epoch
 
     @property
     def last_epoch(self) -> Epoch:
@@ -576,9 +571,9 @@ class Failover:
             return [*self._stand("the group has no master"), *self._try_election(now_ms)]
         if self._is_mine():
             assert view.state is not None, "it is mine"
-            if view.state.epoch <= self._led_epoch:
+            if view.state.epoch <= self.led_epoch:
                 return self._abandon_lease("the lock of a mastership that is over")
-            self._led_epoch = view.state.epoch
+            self.led_epoch = view.state.epoch
             self.role, self.reason, self._followed = Role.LEADING, "", None
             self.elections += 1
             members, opened = view.state.sync_state_set, view.state.opened
@@ -748,7 +743,7 @@ class Failover:
 
     def _keep_leading(self, now_ms: MonoMs) -> list[Effect]:
         view, state, master = self._sight, self.view.state, self._master
-        if state is None or not self._is_mine() or state.epoch != self._led_epoch:
+        if state is None or not self._is_mine() or state.epoch != self.led_epoch:
             return self._abandon_lease("another node is the master, or the lock expired")
         if master is None:
             return []  # its epoch is being opened

@@ -111,7 +111,7 @@ class GroupState:
                 frozenset(_replica(row) for row in value["syncStateSet"]),
                 int(value["version"]),
                 bool(value["opened"]),
-                str(value["successor"] if "successor" in value else value["heir"]),  # its old name
+                str(value["successor"]),
                 tuple(
                     Discarded(
                         Epoch(int(row["epoch"])),

@@ -16,7 +16,6 @@ from duolog_server.store.disk import Disk
 from duolog_server.store.errors import BadStoreFile
 
 PATH = "config/replica.json"
-_BACKUP = PATH + ".bak"  # of an earlier version
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +68,14 @@ def save(disk: Disk, identity: Identity) -> None:
     }
     text = jsontext.dumps({**row, "crc32c": _crc(row)})
     jsontext.replace(disk, PATH, text.encode(), backup=False)
-    if disk.size(_BACKUP) >= 0:
-        disk.remove(_BACKUP)
-        disk.sync_dir("config")
 
 
 def load(disk: Disk) -> Identity | None:
     """Read the file, None if there is none; BadStoreFile if it cannot be trusted."""
-    # An earlier version may have died after it had moved the file to the backup's name.
-    path = PATH if disk.size(PATH) >= 0 else _BACKUP
-    if disk.size(path) < 0:
+    if disk.size(PATH) < 0:
         return None
     try:
-        value = jsontext.loads(disk.read(path).decode())
+        value = jsontext.loads(disk.read(PATH).decode())
         if value.pop("crc32c", None) != _crc(value):
             raise ValueError("its CRC does not match")
         return Identity(
@@ -92,7 +86,7 @@ def load(disk: Disk) -> Identity | None:
             bool(value["confirmedOnly"]),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadStoreFile(path, str(error)) from error
+        raise BadStoreFile(PATH, str(error)) from error
 
 
 def settle(disk: Disk, fresh: Identity, last: LastRun) -> Identity:

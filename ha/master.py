@@ -36,7 +36,6 @@ from duolog_server.ha.frames import (
     Welcome,
 )
 from duolog_server.ha.groupstate import Replica
-from duolog_server.ha.grouptransfer import GroupTransferService
 from duolog_server.ha.handshake import Stream, Verdict
 from duolog_server.ha.localreplica import LocalReplica, was_never_synced
 from duolog_server.ha.mandate import Mandate, ReplicaProgress
@@ -54,6 +53,7 @@ from duolog_server.ha.masterevents import (
 )
 from duolog_server.ha.options import HaOptions, own_guarantee
 from duolog_server.ha.progress import ConnectionState, RateLimit, SlaveRow, SlaveSession
+from duolog_server.ha.waiters import GroupTransferService
 from duolog_server.store.clocks import MonoMs, WallMs
 from duolog_server.store.columns import Columns
 from duolog_server.store.errors import StoreError
@@ -87,7 +87,7 @@ class Master:
         the whole SyncStateSet; None if the role is fixed.
         """
         self.mandate = mandate
-        self._barrier_end = 0
+        self.barrier_end = 0  # earlier masters stored what is below this epoch's own records
         self._has_slaves = has_slaves
         self.store = replica.store
         self.options = options
@@ -190,7 +190,7 @@ class Master:
         assert opened, "a new epoch follows all known ones"
         self.history.save(self.store.disk)
         self.epoch = epoch
-        self._barrier_end = result.end_offset
+        self.barrier_end = result.end_offset
         self.opened = True
 
     def renew(self, incarnation: int) -> None:
@@ -265,14 +265,9 @@ class Master:
         return self.mandate.paused if self.mandate is not None else ""
 
     @property
-    def barrier_end(self) -> int:
-        """Offset where this epoch's own records begin; earlier masters stored those below."""
-        return self._barrier_end
-
-    @property
     def epoch_confirmed(self) -> bool:
         """The barrier of this epoch is on all required replicas."""
-        return self.opened and self._confirmed() >= self._barrier_end
+        return self.opened and self._confirmed() >= self.barrier_end
 
     def held_by(self, replica: Replica) -> int:
         """Offset that a connected replica has acknowledged, durably if required; 0 for none."""
@@ -287,7 +282,7 @@ class Master:
     @property
     def join_floor(self) -> int:
         """The offset that a replica must hold to join the SyncStateSet."""
-        return max(self._confirmed(), self._barrier_end)
+        return max(self._confirmed(), self.barrier_end)
 
     @property
     def patience_ms(self) -> int:
@@ -329,7 +324,7 @@ class Master:
             own = self.store.flushed_offset if self.syncs else self.store.local_offset
             held = self.mandate.held(own, self.progress(MonoMs(0)))
             # Records of earlier epochs are confirmed together with this one's barrier.
-            return held if held >= self._barrier_end else 0
+            return held if held >= self.barrier_end else 0
         offsets = sorted(self._offsets_by_node().values(), reverse=True)
         if len(offsets) < self.slaves_needed:
             return 0

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from duolog_server.ha.grouptransfer import Release
 from duolog_server.ha.mandate import Mandate
+from duolog_server.ha.waiters import Release
 from duolog_server.store.status import PutMessageStatus
 
 # -- events ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 from duolog import _errors as sdk
@@ -11,8 +12,7 @@ from duolog_server.ha.failoverevents import Lead
 from duolog_server.ha.groupstate import View
 from duolog_server.ha.master import Master
 from duolog_server.node.audit.auditlog import AuditLog
-from duolog_server.node.consuming.groups import NO_GRACE, GroupCoordinator
-from duolog_server.node.consuming.membertable import MemberTable
+from duolog_server.node.consuming.groups import NO_GRACE, GroupCoordinator, MemberTable
 from duolog_server.node.consuming.reading import Reader
 from duolog_server.node.core.admission import Admission
 from duolog_server.node.core.clientmeasures import ClientMeasures
@@ -60,6 +60,23 @@ def report(error: Exception) -> None:
     log.error("background task failed", exc_info=error)
 
 
+@dataclass(slots=True)
+class Dialects:
+    """What the node's protocols tell of themselves; what serves one sets it."""
+
+    frames_port: int = 0  # 0: it accepts no frames
+    frames_secured: bool = False  # or with TLS only
+    frames_keys: FramesKeys = field(default_factory=SharedKey)
+    # Members of a group by RocketMQ's remoting protocol.
+    remoting_members: Callable[[str], int] = field(default=lambda group: 0)
+    # Routes of topics as its JSON, for its clients; None where nothing serves them.
+    remoting_route: Callable[[str], bytes] | None = None
+    # Slaves of RocketMQ that copy the log.
+    rocketmq_slaves: Callable[[], Sequence[RocketmqSlave]] = tuple
+    # Name servers of RocketMQ, and those that do not know this node as it is.
+    name_servers: Callable[[], dict[str, int]] = dict
+
+
 class Broker:
     """A node's parts; the gRPC services call them."""
 
@@ -83,17 +100,7 @@ class Broker:
         self.group = config.node.group
         self.failover: FailoverService | None = None  # only for a node that can be elected
         self.peers = Peers(config.tls.files_of_peers if config.tls.only else None)
-        self.frames_port = 0  # it accepts no frames
-        self.frames_secured = False  # or with TLS only
-        self.frames_keys: FramesKeys = SharedKey()
-        # Members of a group by RocketMQ's remoting protocol; set by what serves it.
-        self.remoting_members: Callable[[str], int] = lambda group: 0
-        # Routes of topics as its JSON, for its clients; None where nothing serves them.
-        self.remoting_route: Callable[[str], bytes] | None = None
-        # Slaves of RocketMQ that copy the log; set by what serves them.
-        self.rocketmq_slaves: Callable[[], Sequence[RocketmqSlave]] = tuple
-        # Name servers of RocketMQ, and those that do not know this node as it is; likewise.
-        self.name_servers: Callable[[], dict[str, int]] = dict
+        self.dialects = Dialects()
         self.role_changed: list[Callable[[], None]] = []  # called after a change of roles
         self.admission = Admission(self.store, self.replication, self.metadata, config.limits)
         self.log.connect(self.replication, self.admission.refused_put)
@@ -101,7 +108,15 @@ class Broker:
         self.background = Background(self.give_up)
         if config.traces.endpoint:
             self.log.traces = Recorder(self._standing)
-        self.core = core = Core(
+        self.started_ms = self.times.wall_ms()
+        self.spans: Callable[[], dict[str, int]] | None = None  # counts them, if any are exported
+        self.measures: ClientMeasures | None = None  # where clients push them
+        if config.rocketmq.client_metrics:
+            self.measures = ClientMeasures(self.times.mono_ms, self.times.wall_ms)
+        self.recovered: RecoveryReport | None = None
+        self.recovery_seconds = 0.0
+        self.failed = asyncio.Event()
+        self.core = Core(
             self.log,
             self.store,
             self.store,
@@ -115,6 +130,11 @@ class Broker:
             Throttle(self.metadata, self.times),
             self.log.traces,
         )
+        self._make_services(config, self.core)
+        self._connect_parts()
+
+    def _make_services(self, config: Config, core: Core) -> None:
+        """Create what stands on the core."""
         self.removal = QueueRemoval(self.log.file_work, self.background.start, self.metadata.exists)
         self.filters = ConsumerFilters(core, self.store.calculate_filter_bits)
         self.delays = DelayService(core, self.store.delays_ms)
@@ -143,20 +163,15 @@ class Broker:
         if audit.file is not None or audit.topic:
             self.audit = AuditLog(audit, config.node.name, core)
             self.parts += (self.audit,)
+
+    def _connect_parts(self) -> None:
+        """Have parts hear of what others do."""
         self.pop.returned = self.lite.notify
         self.metadata.light_queues_forgotten.append(self.lite.gone)
         self.metadata.topic_deleted += [self.removal.remove, self.lite.topic_deleted]
         self.metadata.topic_deleted.append(self.pop.topic_deleted)
         self.metadata.group_deleted.append(self.pop.group_deleted)
         self.log.dispatched += [lambda keys: self.metadata.catch_up(), self.lite.arrived]
-        self.started_ms = self.times.wall_ms()
-        self.spans: Callable[[], dict[str, int]] | None = None  # counts them, if any are exported
-        self.measures: ClientMeasures | None = None  # where clients push them
-        if config.rocketmq.client_metrics:
-            self.measures = ClientMeasures(self.times.mono_ms, self.times.wall_ms)
-        self.recovered: RecoveryReport | None = None
-        self.recovery_seconds = 0.0
-        self.failed = asyncio.Event()
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -220,14 +235,14 @@ class Broker:
     def members(self, group: str) -> int:
         """Members that a group has now, by frames, gRPC and the remoting protocol."""
         here = self.groups.members(group, self.times.mono_ms())
-        return here + self.remoting_members(group)
+        return here + self.dialects.remoting_members(group)
 
     def status(self) -> dict[str, int]:
         """What the parts hold now, as numbers for an operator."""
         found = {name: count for part in self.parts for name, count in part.status().items()}
         if self.spans is not None:
             found.update(self.spans())
-        found.update(self.name_servers())
+        found.update(self.dialects.name_servers())
         use = self.store.retention.use
         if use is not None:
             found.update(disk_store_bytes=use.own, disk_others_bytes=use.others)

@@ -37,9 +37,9 @@ from duolog_server.store.delay import parse_delay_levels
 from duolog_server.store.dispatch import Dispatcher, DispatchTargets, is_directory_name
 from duolog_server.store.dump import segment_bytes
 from duolog_server.store.errors import StoreError
+from duolog_server.store.indexcheck import as_found
 from duolog_server.store.indexservice import DIRECTORY as INDEX
 from duolog_server.store.indexservice import IndexService
-from duolog_server.store.indexsizes import as_found
 from duolog_server.store.kernels import scan
 from duolog_server.store.kernels.jit import I64, U8
 from duolog_server.store.metadatafiles import SNAPSHOT, Snapshots

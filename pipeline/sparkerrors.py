@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 CHARACTERS_MAX = 600
-_OURS = ("duolog.", "pipeline.", "store.")
+_OURS = ("duolog.", "duolog_server.")
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*([^\s].*)")
 _CAUSED = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
 _CALLING = "An error occurred while calling "

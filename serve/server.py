@@ -9,7 +9,7 @@ import ipaddress
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
 import grpc.aio
@@ -43,9 +43,9 @@ from duolog_server.node.runtime.cautions import cautions
 from duolog_server.node.runtime.config import Config, ConfigError, without_login
 from duolog_server.node.runtime.consoleprocess import ConsoleOptions, ConsoleProcess
 from duolog_server.node.runtime.logs import configure_logging
+from duolog_server.node.runtime.memory import keep_trimmed
 from duolog_server.node.runtime.openfiles import connections_that_fit, raise_limit
 from duolog_server.node.runtime.storemaking import disk_of, make_store
-from duolog_server.node.runtime.trimming import keep_trimmed
 from duolog_server.store.errors import StoreError
 from duolog_server.store.record import Host
 from duolog_server.store.status import BrokerRole
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from duolog_server.compat.remoting.port.server import RemotingServer
     from duolog_server.compat.remoting.replicas import SlavesPort
     from duolog_server.compat.remoting.service import RemotingService
-    from duolog_server.node.metrics.remotingfacts import Ports
+    from duolog_server.node.metrics.nodefacts import Ports
     from duolog_server.node.metrics.server import MetricsServer
     from duolog_server.node.traces.exporting import SpanExport
     from duolog_server.node.traces.recorder import Recorder
@@ -114,9 +114,13 @@ def _add_port(
         raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}")
 
 
-def _reserve(address: str) -> ReservedPort | None:
-    """The port at HOST:PORT; None for no address. Raises ListenError."""
-    return ReservedPort(address) if address else None
+@contextlib.contextmanager
+def _listening(reserved: ReservedPort) -> Iterator[None]:
+    """Say which port cannot be listened on: raises ListenError for OSError."""
+    try:
+        yield
+    except OSError:
+        raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
 
 
 async def _stop(server: grpc.aio.Server) -> None:
@@ -169,6 +173,7 @@ class Node:
         self.metrics: MetricsServer | None = None
         self.console: ConsoleProcess | None = None
         self._spans: SpanExport | None = None
+        self._ports: dict[str, ReservedPort] = {}
 
     async def start(self) -> None:
         """Recover, listen, serve. Raises StoreError, OSError, ConfigError or ListenError.
@@ -176,54 +181,22 @@ class Node:
         No port accepts a connection before the directory is locked and recovered.
         """
         self.config.check()
-        with contextlib.ExitStack() as reserved:
-            client_port = ReservedPort(self.config.node.listen)
-            reserved.callback(client_port.release)
-            self.port = client_port.port
+        with contextlib.ExitStack() as stack:
+            for name, address in self._addresses().items():
+                if address:
+                    self._ports[name] = ReservedPort(address)
+                    stack.callback(self._ports[name].release)
+            client = self._ports["client"]
+            self.port = client.port
             tls = ClientTls(self.config.tls) if self.config.needs_client_tls else None
-            tls_port = self._reserve_tls()
-            if tls_port is not None:
-                reserved.callback(tls_port.release)
-            ha_port = self._reserve_ha()
-            if ha_port is not None:
-                reserved.callback(ha_port.release)
-                self.ha_port = ha_port.port
-            frames_port = self._reserve_frames()
-            if frames_port is not None:
-                reserved.callback(frames_port.release)
-            remoting_port = _reserve(self.config.remoting.listen)
-            if remoting_port is not None:
-                reserved.callback(remoting_port.release)
-            fast_port = _reserve(self.config.remoting_fast_address)
-            if fast_port is not None:
-                reserved.callback(fast_port.release)
-            slaves_port = _reserve(self.config.rocketmq_slaves.listen)
-            if slaves_port is not None:
-                reserved.callback(slaves_port.release)
-            metrics_port = self._reserve_metrics()
-            if metrics_port is not None:
-                reserved.callback(metrics_port.release)
-            console_port = self._reserve_console()
-            if console_port is not None:
-                reserved.callback(console_port.release)
             export = self._span_export()
-            await self._recover(client_port)
+            await self._recover(client)
             try:
                 if export is not None:
                     self._export_spans(export)
-                if frames_port is not None:
-                    await self._serve_frames(frames_port, tls)
-                if ha_port is not None:
-                    await self._serve_slaves(ha_port)
-                await self._listen(client_port, tls_port, tls)
-                if slaves_port is not None:
-                    await self._serve_rocketmq_slaves(slaves_port)
-                if remoting_port is not None:
-                    await self._serve_remoting(remoting_port, fast_port, tls)
-                if metrics_port is not None:
-                    await self._serve_metrics(metrics_port, tls)
-                if console_port is not None:
-                    self._show_console(console_port)
+                for name, serve_port in self._servers().items():
+                    if name in self._ports:
+                        await serve_port(self._ports[name], tls)
             except BaseException:
                 await self.stop()
                 raise
@@ -232,34 +205,43 @@ class Node:
         if self.failover is not None:
             self.failover.start()
         self._health.serve(SERVICES)
-        log.info("ready", listen=client_port.address, data=str(self.config.node.data))
+        log.info("ready", listen=client.address, data=str(self.config.node.data))
 
-    def _reserve_tls(self) -> ReservedPort | None:
-        """The second client port, with TLS; None for none. Raises ListenError."""
-        address: str = self.config.tls.listen
-        return ReservedPort(address) if address else None
+    def _addresses(self) -> dict[str, str]:
+        """HOST:PORT of every port, by what it is for; empty where there is none."""
+        config = self.config
+        leads = config.store.broker_role is not BrokerRole.SLAVE  # a fixed slave serves no slaves
+        return {
+            "client": config.node.listen,
+            "tls": config.tls.listen,
+            "slaves": config.ha.listen if leads else "",
+            "frames": config.node.frames_address,
+            "remoting": config.remoting.listen,
+            "fast": config.remoting_fast_address,
+            "rocketmq slaves": config.rocketmq_slaves.listen,
+            "metrics": config.metrics.listen,
+            "console": config.console.listen,
+        }
 
-    def _reserve_ha(self) -> ReservedPort | None:
-        """The replication port; None for a fixed slave, which serves none. Raises ListenError."""
-        listen: str = self.config.ha.listen
-        if not listen or self.config.store.broker_role is BrokerRole.SLAVE:
-            return None
-        return ReservedPort(listen)
+    def _servers(self) -> dict[str, Callable[[ReservedPort, ClientTls | None], Awaitable[None]]]:
+        """What serves each port, in the order in which they are opened.
 
-    def _reserve_frames(self) -> ReservedPort | None:
-        """The port for frames; None for none. Raises ListenError."""
-        address: str = self.config.node.frames_address
-        return ReservedPort(address) if address else None
+        `tls` is opened with `client`, and `fast` with `remoting`.
+        """
+        return {
+            "frames": self._serve_frames,
+            "slaves": self._serve_slaves,
+            "client": self._listen,
+            "rocketmq slaves": self._serve_rocketmq_slaves,
+            "remoting": self._serve_remoting,
+            "metrics": self._serve_metrics,
+            "console": self._show_console,
+        }
 
-    def _reserve_metrics(self) -> ReservedPort | None:
-        """The port for metrics; None for none. Raises ListenError."""
-        address: str = self.config.metrics.listen
-        return ReservedPort(address) if address else None
-
-    def _reserve_console(self) -> ReservedPort | None:
-        """The port of the console; None for none. Raises ListenError."""
-        address: str = self.config.console.listen
-        return ReservedPort(address) if address else None
+    @property
+    def _recovered(self) -> Broker:
+        assert self.broker is not None, "recovered"
+        return self.broker
 
     async def _recover(self, reserved: ReservedPort) -> None:
         """Make the services and the broker, and recover its store."""
@@ -277,12 +259,13 @@ class Node:
         )
         guard = self._guard = guard_of(broker, access)
         if access is not None:
-            broker.frames_keys = access.keys
+            broker.dialects.frames_keys = access.keys
             broker.replication.prove(access.replication)
         native = native_methods(broker, access, guard)
         if self.config.metrics.listen:
             native = timed_methods(native, broker.core.traffic.calls)
-        door = FramesDoor(broker.frames_keys, appends_of(broker), guard, broker.core.throttle)
+        keys, throttle = broker.dialects.frames_keys, broker.core.throttle
+        door = FramesDoor(keys, appends_of(broker), guard, throttle)
         self._native = native
         frames = FramesServer(door, broker.log.answered, limits, broker.give_up, native.by_path)
         others = Methods()
@@ -310,18 +293,15 @@ class Node:
             )
         self.broker, self._server, self._frames = broker, server, frames
 
-    async def _listen(
-        self, client_port: ReservedPort, tls_port: ReservedPort | None, tls: ClientTls | None
-    ) -> None:
+    async def _listen(self, reserved: ReservedPort, tls: ClientTls | None) -> None:
         """Open the ports of clients: everything that they lead to is ready.
 
         Raises ListenError, OSError.
         """
-        assert self.broker is not None, "recovered"
         assert self._server is not None, "recovered"
-        self._prepare_election(self.broker)
-        only = self.config.tls.only
-        _add_port(self._server, client_port, tls.first_port() if tls and only else None)
+        self._prepare_election(self._recovered)
+        only, tls_port = self.config.tls.only, self._ports.get("tls")
+        _add_port(self._server, reserved, tls.first_port() if tls and only else None)
         if tls_port is not None:
             assert tls is not None, "a port with TLS has certificates: checked"
             _add_port(self._server, tls_port, tls.second_port())
@@ -332,34 +312,25 @@ class Node:
 
     async def _serve_frames(self, reserved: ReservedPort, tls: ClientTls | None) -> None:
         """Take frames. Raises ListenError."""
-        broker, frames = self.broker, self._frames
-        assert broker is not None, "recovered"
+        dialects, frames = self._recovered.dialects, self._frames
         assert frames is not None, "recovered"
         context = tls.context() if tls is not None and self.config.tls.only else None
-        try:
+        with _listening(reserved):
             await frames.start(reserved.host, reserved.port, context, self.config.node.busy_poll_us)
-        except OSError:
-            raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
-        broker.frames_port, broker.frames_secured = frames.port, context is not None
+        dialects.frames_port, dialects.frames_secured = frames.port, context is not None
         log.info("taking frames", listen=f"{reserved.host}:{frames.port}")
 
-    async def _serve_rocketmq_slaves(self, reserved: ReservedPort) -> None:
+    async def _serve_rocketmq_slaves(self, reserved: ReservedPort, _: ClientTls | None) -> None:
         """Serve the log to RocketMQ's slaves. Raises ListenError."""
         from duolog_server.compat.hawire.server import SlavesServer  # others do not need it
 
-        broker = self.broker
-        assert broker is not None, "recovered"
-        self.rocketmq_slaves = SlavesServer(broker, self.config.rocketmq_slaves)
-        try:
+        self.rocketmq_slaves = SlavesServer(self._recovered, self.config.rocketmq_slaves)
+        with _listening(reserved):
             await self.rocketmq_slaves.start(reserved.host, reserved.port)
-        except OSError:
-            raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
         allowed = list(self.config.rocketmq_slaves.allow)
         log.info("serving slaves of RocketMQ", listen=reserved.address, allowed=allowed)
 
-    async def _serve_remoting(
-        self, reserved: ReservedPort, fast: ReservedPort | None, tls: ClientTls | None
-    ) -> None:
+    async def _serve_remoting(self, reserved: ReservedPort, tls: ClientTls | None) -> None:
         """Serve RocketMQ's remoting protocol. Raises ListenError."""
         from duolog_server.compat.remoting.guarding.authenticator import (
             door_of,  # others do not need it
@@ -367,41 +338,30 @@ class Node:
         from duolog_server.compat.remoting.port.server import RemotingServer, Secured
         from duolog_server.compat.remoting.service import RemotingService, Surroundings
 
-        broker, section = self.broker, self.config.remoting
-        assert broker is not None, "recovered"
+        broker, section = self._recovered, self.config.remoting
         advertised = section.advertise or self._reached_at(reserved.port)
         timed = bool(self.config.metrics.listen)
         door = door_of(broker, self.config.rocketmq, self._access, self._guard)
-        around = Surroundings(
-            section,
-            advertised,
-            self._verbs(broker),
-            door,
-            self._slaves_port(),
-        )
+        slaves = self._slaves_port()
+        around = Surroundings(section, advertised, self._verbs(broker), door, slaves)
         service = self._remoting_service = RemotingService(broker, around, timed)
         service.start()
         self.remoting = RemotingServer(service, self.config.limits, broker.give_up)
         secured = None
         if tls is not None and self.config.remoting_has_tls:
             secured = Secured(tls.remoting_context(), self.config.tls.only)
-        try:
-            busy_poll_us = self.config.node.busy_poll_us
+        busy_poll_us, fast = self.config.node.busy_poll_us, self._ports.get("fast")
+        with _listening(reserved):
             await self.remoting.start(reserved.host, reserved.port, secured, busy_poll_us)
-        except OSError:
-            raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
         if fast is not None:
-            try:
+            with _listening(fast):
                 await self.remoting.listen_also(fast.host, fast.port)
-            except OSError:
-                raise ListenError(f"cannot listen on {fast.address}: {IN_USE}") from None
         service.join()
         log.info("serving the remoting protocol", listen=reserved.address, advertised=advertised)
 
     def _reached_at(self, port: int) -> str:
         """HOST:PORT of another port of this node, where `node.advertise` is reached."""
-        assert self.broker is not None, "recovered"
-        return f"{self.broker.advertised.rpartition(':')[0]}:{port}"
+        return f"{self._recovered.advertised.rpartition(':')[0]}:{port}"
 
     def _verbs(self, broker: Broker) -> Verbs:
         """What tools of RocketMQ ask a node for."""
@@ -424,55 +384,38 @@ class Node:
             MetricsServer,  # others need no library of Prometheus
         )
 
-        broker = self.broker
-        assert broker is not None, "recovered"
-        rocketmq = self.rocketmq
+        rocketmq, section = self.rocketmq, self.config.metrics
         clients = rocketmq.clients.all if rocketmq is not None else list
         admit = self._guard.admit_status if self._guard is not None else None
-        self.metrics = MetricsServer(broker, self.config.metrics, self._counted(), clients, admit)
-        try:
+        self.metrics = MetricsServer(self._recovered, section, self._counted(), clients, admit)
+        with _listening(reserved):
             await self.metrics.start(reserved.host, reserved.port, context)
-        except OSError:
-            raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
         log.info("serving metrics", listen=f"{reserved.host}:{self.metrics.port}")
 
     def _counted(self) -> "Ports":
         """Counters of the clients' ports, for the metrics."""
-        from duolog_server.node.metrics.nodefacts import Connections
-        from duolog_server.node.metrics.remotingfacts import Ports
+        from duolog_server.node.metrics.nodefacts import Ports
 
         frames, remoting, service = self._frames, self.remoting, self._remoting_service
         assert frames is not None, "recovered"
-        by_frames = Connections(
-            lambda: frames.connections, lambda: frames.refused, lambda: frames.buffered_bytes
-        )
         if remoting is None or service is None:
-            return Ports(by_frames)
-        by_remoting = Connections(
-            lambda: remoting.connections,
-            lambda: remoting.refused,
-            lambda: remoting.buffered_bytes,
-        )
-        broker = self.broker
-        assert broker is not None, "recovered"
-        return Ports(by_frames, (by_remoting, service.times), broker.name_servers)
+            return Ports(frames)
+        return Ports(frames, (remoting, service.times), self._recovered.dialects.name_servers)
 
-    def _show_console(self, reserved: ReservedPort) -> None:
+    async def _show_console(self, reserved: ReservedPort, _: ClientTls | None) -> None:
         """Start the process of the console. Raises ListenError."""
-        broker, tls = self.broker, self.config.tls
-        assert broker is not None, "recovered"
-        own = self.config.console.tls
+        tls, section = self.config.tls, self.config.console
         options = ConsoleOptions(
-            (broker.advertised,),
+            (self._recovered.advertised,),
             reserved.host,
             tls=tls.only,
             ca=str(tls.ca or ""),
-            cert=str(tls.cert) if own else "",
-            key=str(tls.key) if own else "",
+            cert=str(tls.cert) if section.tls else "",
+            key=str(tls.key) if section.tls else "",
             log_json=self.config.node.log_json,
-            origins=self.config.console.origins,
-            protobuf=self.config.console.protobuf,
-            mask=self.config.console.mask,
+            origins=section.origins,
+            protobuf=section.protobuf,
+            mask=section.mask,
         )
         self.console = ConsoleProcess(options, reserved.listen())
         self.console.start()
@@ -505,8 +448,7 @@ class Node:
         return lambda recorder: SpanExport(recorder, maker, connect(section.endpoint), interval)
 
     def _export_spans(self, export: "Callable[[Recorder], SpanExport]") -> None:
-        broker = self.broker
-        assert broker is not None, "recovered"
+        broker = self._recovered
         assert broker.log.traces is not None, "an endpoint is configured"
         self._spans = export(broker.log.traces)
         broker.spans = self._spans.counts
@@ -557,10 +499,10 @@ class Node:
         methods.generic += clientmetrics.methods_of(taker).generic
         return [*SERVICE_NAMES, clientmetrics.SERVICE_NAME]
 
-    async def _serve_slaves(self, reserved: ReservedPort) -> None:
+    async def _serve_slaves(self, reserved: ReservedPort, _: ClientTls | None) -> None:
         """A master's replication port. Raises ListenError, OSError (certificates)."""
-        broker = self.broker
-        assert broker is not None, "recovered"
+        broker = self._recovered
+        self.ha_port = reserved.port
         service = ReplicationService(
             broker.replication, broker.log.threads, self.config.ha_tls(), broker.give_up
         )
@@ -602,18 +544,10 @@ class Node:
 
     async def stop(self) -> None:
         """Refuse new calls, finish those in flight (bounded), close the store."""
-        if self.console is not None:
-            await self.console.stop()
-        if self.metrics is not None:
-            await self.metrics.stop()
-        if self.failover is not None:
-            await self.failover.stop()
-        if self._replication is not None:
-            await self._replication.stop()
-        if self.rocketmq_slaves is not None:
-            await self.rocketmq_slaves.stop()
-        if self.rocketmq is not None:
-            await self.rocketmq.stop()
+        parts = (self.console, self.metrics, self.failover, self._replication)
+        for part in (*parts, self.rocketmq_slaves, self.rocketmq):
+            if part is not None:
+                await part.stop()
         if self._remoting_service is not None:
             await self._remoting_service.leave()
         if self.remoting is not None:

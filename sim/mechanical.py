@@ -75,7 +75,7 @@ TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
     ("ha/frames.py", None, (f"{_HA}/test_frames.py",)),
     ("ha/groupchanges.py", None, _ELECTIONS),
     ("ha/groupstate.py", None, (f"{_HA}/test_groupstate.py", f"{_HA}/test_failover.py")),
-    ("ha/grouptransfer.py", None, (f"{_HA}/test_master.py", f"{_HA}/test_waiters.py")),
+    ("ha/waiters.py", None, (f"{_HA}/test_master.py", f"{_HA}/test_waiters.py")),
     ("ha/handshake.py", None, (f"{_HA}/test_handshake.py", f"{_HA}/test_masterships.py")),
     ("ha/identity.py", None, (f"{_HA}/test_identity.py",)),
     ("ha/knowngroup.py", None, _KNOWN),
@@ -89,13 +89,16 @@ TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
     ("ha/slave.py", None, (f"{_HA}/test_slave.py", f"{_HA}/test_handshake.py", _MASTERSHIPS)),
     ("ha/succession.py", None, _ELECTIONS),
     ("ha/syncstate.py", None, (f"{_HA}/test_syncstate.py", f"{_HA}/test_failover.py")),
-    ("ha/waiters.py", None, (f"{_HA}/test_waiters.py",)),
     ("store/recovery.py", None, _STARTS),
     ("store/queuecheck.py", None, (f"{_STORE_TESTS}/test_queuecheck.py",)),
     ("store/queuenote.py", None, (f"{_STORE_TESTS}/test_queuenote.py", *_STARTS)),
-    ("store/confirmnote.py", None, (f"{_STORE_TESTS}/test_confirmnote.py",)),
     ("store/metadatarecovery.py", None, (f"{_STORE_TESTS}/test_metadatafiles.py",)),
-    ("store/dispatch.py", None, (*_RECOVERY, f"{_STORE_TESTS}/test_lightqueues.py")),
+    (
+        "store/dispatch.py",
+        None,
+        tuple(f"{_STORE_TESTS}/test_{one}.py" for one in ("arrivedrows", "lightqueues"))
+        + _RECOVERY,
+    ),
     (
         "store/places.py",
         None,
@@ -107,7 +110,6 @@ TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
         (f"{_STORE_TESTS}/test_checkpoint.py", f"{_STORE_TESTS}/test_confirmnote.py"),
     ),
     ("store/commitlog.py", _LOG, _RECOVERY),
-    ("store/arrivedrows.py", None, (f"{_STORE_TESTS}/test_arrivedrows.py",)),
     (
         "store/wholerecords.py",
         None,

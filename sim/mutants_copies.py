@@ -11,7 +11,7 @@ from duolog_server.ha.knowngroup import KnownGroup
 from duolog_server.ha.master import Master
 from duolog_server.ha.provenance import Provenance
 from duolog_server.ha.slave import Slave
-from duolog_server.store.confirmnote import ConfirmNote
+from duolog_server.store.checkpoint import ConfirmNote
 from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.recovery import Recovery
 from sim import copies

@@ -260,7 +260,7 @@ def _lead_twice() -> list[Patch]:
     """A master goes on with its epoch after it had stopped."""
 
     def step_down(self: Any, reason: str) -> Any:
-        self._led_epoch = 0
+        self.led_epoch = 0
         return original(self, reason)
 
     def abandon(self: Any, reason: str, dropped: bool = False) -> Any:

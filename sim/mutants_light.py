@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from duolog_server.store.consumequeue import ConsumeQueue
-from duolog_server.store.lightputs import LightPuts
 from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.puts import LightPuts
 from duolog_server.store.queueends import QueueEnds, QueueKey
 from sim.planted import Mutant, Patch
 

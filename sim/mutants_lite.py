@@ -10,8 +10,8 @@ from duolog_server.node.pop import liteservice
 from duolog_server.node.pop.liteservice import LiteService
 from duolog_server.node.pop.popservice import PopService
 from duolog_server.store.clocks import WallMs
-from duolog_server.store.lightputs import LightPuts
 from duolog_server.store.lightqueues import is_light
+from duolog_server.store.puts import LightPuts
 from duolog_server.store.queueends import QueueEnds
 from sim.faults import LITE_ON, NODES, Fault
 from sim.litehistory import PARENT

@@ -10,9 +10,9 @@ from duolog_server.ha.epochs import common_end
 from duolog_server.ha.frames import Truncate
 from duolog_server.ha.handshake import Stream
 from duolog_server.ha.progress import SlaveSession
-from duolog_server.store.arrivedrows import ArrivedRows
 from duolog_server.store.clocks import MonoMs, WallMs
 from duolog_server.store.consumequeue import ConsumeQueue
+from duolog_server.store.dispatch import ArrivedRows
 from duolog_server.store.idempotence import IdempotenceTable
 from duolog_server.store.mappedfile import FlushJob, MappedFile
 from duolog_server.store.messagestore import MessageStore

@@ -15,8 +15,7 @@ from duolog_server.node.deferred.pendingtimers import PendingTimers
 from duolog_server.node.deferred.transactionservice import TransactionService
 from duolog_server.node.engine.log import Log
 from duolog_server.node.pop import retrytopics
-from duolog_server.node.pop.offsetranges import OffsetRanges
-from duolog_server.node.pop.popqueue import PopQueue
+from duolog_server.node.pop.popqueue import OffsetRanges, PopQueue
 from duolog_server.node.pop.popservice import PopService
 from duolog_server.node.pop.retrytopics import RetryTopics
 from duolog_server.node.replication.roles import Replication
@@ -296,7 +295,7 @@ def _applied_at_once() -> list[Patch]:
 
     def put(self: Any, change: Any) -> Any:
         found = original(self, change)
-        self._tables.apply(json.dumps(change).encode())
+        self.tables.apply(json.dumps(change).encode())
         return found
 
     return [(MetadataLog, "_put", put)]

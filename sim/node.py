@@ -33,9 +33,9 @@ from duolog_server.store.flush import FlushSchedule, QueuesFlush
 from duolog_server.store.mappedfile import FlushJob
 from duolog_server.store.messagestore import MessageStore, PutBatch, PutResult
 from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.queueflushes import at_once
 from duolog_server.store.reader import GetResult, Wanted
 from duolog_server.store.status import BrokerRole, PutMessageStatus
-from duolog_server.store.steps import at_once
 from sim.agent import Agent
 from sim.config import RESERVED_MS, Setup
 from sim.decay import decay

@@ -17,12 +17,11 @@ from duolog_server.store.errors import BadMessage, CorruptRecord, OffsetOutOfRan
 from duolog_server.store.kernels import encode, scan
 from duolog_server.store.kernels.jit import EMPTY_I64, EMPTY_U8, I64, U8
 from duolog_server.store.kernels.ordered import clear_back, copy_records
-from duolog_server.store.mappedfile import MappedFile
+from duolog_server.store.mappedfile import MappedFile, TransientStorePool
 from duolog_server.store.mappedfilequeue import MappedFileQueue
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.options import StoreOptions
 from duolog_server.store.record import Host, Record, RecordHeader, decode_properties, topic_bytes
-from duolog_server.store.transientpool import TransientStorePool
 
 BLANK_BYTES = 8
 SECTOR = 512

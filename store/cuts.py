@@ -4,13 +4,16 @@ Rules: the checkpoint never covers truncated records, nor those that take their 
 before anything is removed; a cut that a full disk interrupted is repeated and completed.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from duolog_server.store.checkpoint import StoreCheckpoint
-from duolog_server.store.commitlog import CommitLog
+from duolog_server.store.commitlog import CommitLog, CorruptRange
+from duolog_server.store.consumequeue import BLANK, ENTRIES_AT_ONCE, ENTRY_BYTES, ConsumeQueue
 from duolog_server.store.dispatch import Dispatcher
 from duolog_server.store.indexservice import IndexService
-from duolog_server.store.queuefloors import drop_floors
 from duolog_server.store.queueflushes import QueueFlushes
 from duolog_server.store.queues import ConsumeQueues
 
@@ -107,3 +110,50 @@ class Cuts:
         self.log.queue.disk_sync_names()
         self.log.corrupt_ranges.clear()
         self.dispatcher.back_to(0)
+
+
+# Queue offsets that recovery reserves at a queue's end, for records that the log has lost.
+#
+# A master must not assign them again, so blank entries reserve them. A log that is truncated before
+# its damage gets the lost records from another node, whose entries then need these places.
+def drop_floors(queues: ConsumeQueues, corrupt: Iterable[CorruptRange], offset: int) -> None:
+    """Before the log is cut at an offset: drop what stands for damage that is cut with it.
+
+    corrupt: the known damage of the log. If some of it stays, it is unknown which damage an
+    entry stands for: all of them stay.
+    """
+    starts = [found.start for found in corrupt]
+    if not starts or min(starts) < offset:
+        return
+    queues.ends.entries_go()
+    for key, queue in queues.table.items():
+        if _drop_last_blanks(queue):
+            queues.changed.add(key)
+
+
+def _drop_last_blanks(queue: ConsumeQueue) -> bool:
+    """Cut the blank entries that a queue ends in; False if there are none."""
+    first, end = queue.files.min_offset // ENTRY_BYTES, _after_last_record(queue)
+    if end == queue.max_offset:
+        return False
+    if end == first:
+        queue.destroy()  # it begins again with its first record
+        return True
+    queue.files.truncate(end * ENTRY_BYTES)
+    last = queue.files.last
+    if last is not None and last.start == end * ENTRY_BYTES:
+        queue.files.remove(last)
+    queue.min_logic_bytes = min(queue.min_logic_bytes, queue.files.max_offset)
+    return True
+
+
+def _after_last_record(queue: ConsumeQueue) -> int:
+    """Queue offset after the last entry that is not blank."""
+    first, end = queue.files.min_offset // ENTRY_BYTES, int(queue.max_offset)
+    while end > first:
+        at = max(first, end - ENTRIES_AT_ONCE)
+        real = np.flatnonzero(queue.entries(at, end - at)[1] != BLANK)
+        if len(real):
+            return at + int(real[-1]) + 1
+        end = at
+    return first

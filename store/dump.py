@@ -21,9 +21,9 @@ from duolog_server.store.delay import SCHEDULE_TOPIC, parse_delay_levels
 from duolog_server.store.disk import Disk
 from duolog_server.store.dispatch import is_directory_name
 from duolog_server.store.errors import BadStoreDirectory
+from duolog_server.store.indexcheck import found_sizes
 from duolog_server.store.indexservice import DIRECTORY as INDEX_DIRECTORY
 from duolog_server.store.indexservice import IndexService, key_hash
-from duolog_server.store.indexsizes import found_sizes
 from duolog_server.store.kernels import index as index_kernel
 from duolog_server.store.kernels import queue as queue_kernel
 from duolog_server.store.kernels import scan

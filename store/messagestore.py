@@ -36,7 +36,7 @@ from duolog_server.store.openfiles import TooManyUnsynced
 from duolog_server.store.options import StoreOptions
 from duolog_server.store.puts import PutBatch, PutResult, Puts, Singles, SinglesResult
 from duolog_server.store.queueends import QueueEnds, QueueKey
-from duolog_server.store.queueflushes import Derived, QueueFlushes
+from duolog_server.store.queueflushes import Derived, QueueFlushes, at_once
 from duolog_server.store.queuenote import NOT_INDEXED
 from duolog_server.store.queues import ConsumeQueues
 from duolog_server.store.reader import ANY, ColumnReader, GetMessageStatus, GetResult, Wanted
@@ -50,7 +50,6 @@ from duolog_server.store.recovery import Recovery, RecoveryReport
 from duolog_server.store.retention import Retention
 from duolog_server.store.scanahead import Lend
 from duolog_server.store.status import BrokerRole, PutMessageStatus, RunningFlags
-from duolog_server.store.steps import at_once
 
 STOPPED = "stopped"  # the same file after a clean stop: a full disk may have no inode for another
 FENCED = b"fenced\n"  # what a process writes into it that is fenced

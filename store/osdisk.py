@@ -21,10 +21,17 @@ from collections import deque
 from collections.abc import Mapping as Paths
 from pathlib import Path
 
-from duolog_server.store.directories import LOG, LOST_FOUND, MOVABLE, lead, linked
+from duolog_server.store.directories import (
+    LOG,
+    LOST_FOUND,
+    MOVABLE,
+    file_system_of,
+    fullest,
+    lead,
+    linked,
+)
 from duolog_server.store.disk import Listing, no_room
 from duolog_server.store.errors import BadStoreDirectory, StoreLocked
-from duolog_server.store.filesystems import file_system_of, fullest
 from duolog_server.store.kernels.jit import EMPTY_U8, U8
 from duolog_server.store.mapping import Mapping, mappings_max, reads_take_room
 

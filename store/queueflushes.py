@@ -6,13 +6,13 @@ outdated is written again; a step never blocks, the sync itself is a job for a t
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from duolog_server.store.consumequeue import ConsumeQueue
 from duolog_server.store.disk import Disk
 from duolog_server.store.mappedfile import FlushJob
 from duolog_server.store.queuenote import Note
 from duolog_server.store.queues import QUEUES_AT_ONCE, ConsumeQueues
-from duolog_server.store.steps import at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +97,16 @@ class QueueFlushes:
         at_once(self._queues.fill(note))
         note.write()
         self._queues.noted_now(note)
+
+
+# Work in small steps, between which the owner of the store may do other work.
+T = TypeVar("T")
+
+
+def at_once(work: Generator[None, None, T]) -> T:
+    """Run all steps now; the result of the work."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]

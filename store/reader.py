@@ -9,8 +9,7 @@ import numpy as np
 
 from duolog_server.store.commitlog import CommitLog
 from duolog_server.store.consumequeue import ENTRY_BYTES, ConsumeQueue, EntrySlice
-from duolog_server.store.consumequeueext import ConsumeQueueExt, is_ext_address
-from duolog_server.store.filterbits import FilterBits
+from duolog_server.store.consumequeueext import ConsumeQueueExt, FilterBits, is_ext_address
 from duolog_server.store.kernels import decode
 from duolog_server.store.kernels.choose import gather
 from duolog_server.store.kernels.jit import EMPTY_I64, I64, U8

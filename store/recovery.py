@@ -116,17 +116,8 @@ class Recovery:
         if not queues_sound:
             self.queues.wipe()
         if not files:
-            self._tell_lost(0)
-            for key in list(self.queues.table):
-                self.queues.discard(key)
-            self.index.drop_from(0)
-            return RecoveryReport(abnormal, 0, 0, 0, False, 0, 0)
-        for hole in self.log.note_holes():
-            self.problem(
-                f"commit log [{hole.start}, {hole.end}) is missing: its segment files "
-                "do not exist. The segments around it are kept and served; stop the "
-                "node and put the files back, or let a replica repair it"
-            )
+            return self._without_a_log(abnormal)
+        self._tell_holes()
         queues_sound = queues_sound and bool(known)  # all are gone: they were removed on purpose
         first = self._first_file(abnormal, noted) if queues_sound else files[0]
         doubted = self._doubted(noted, first.start) if queues_sound else {}
@@ -154,12 +145,7 @@ class Recovery:
         for key in late:
             self.queues.discard(key)
         self._rebuild(late, end)
-        for key, first_entry in self.begun_after.items():
-            queue = self.queues.table.get(key)
-            if queue is None or not queue.max_offset:
-                floors[key] = max(first_entry, floors.get(key, 0))
-        for key, floor in floors.items():
-            self.queues.reach(key, floor)
+        self._reach(floors)
         self.queues.settle()
         used = self._used_bytes_after(end)
         self._cut(end, loaded_end)
@@ -185,6 +171,30 @@ class Recovery:
             len(self.log.corrupt_ranges),
             len(self.idempotence),
         )
+
+    def _without_a_log(self, abnormal: bool) -> RecoveryReport:
+        self._tell_lost(0)
+        for key in list(self.queues.table):
+            self.queues.discard(key)
+        self.index.drop_from(0)
+        return RecoveryReport(abnormal, 0, 0, 0, False, 0, 0)
+
+    def _tell_holes(self) -> None:
+        for hole in self.log.note_holes():
+            self.problem(
+                f"commit log [{hole.start}, {hole.end}) is missing: its segment files "
+                "do not exist. The segments around it are kept and served; stop the "
+                "node and put the files back, or let a replica repair it"
+            )
+
+    def _reach(self, floors: dict[QueueKey, int]) -> None:
+        """Reserve the queue offsets below which queues may give none."""
+        for key, first_entry in self.begun_after.items():
+            queue = self.queues.table.get(key)
+            if queue is None or not queue.max_offset:
+                floors[key] = max(first_entry, floors.get(key, 0))
+        for key, floor in floors.items():
+            self.queues.reach(key, floor)
 
     def _doubted(self, noted: Noted | None, first: int) -> dict[QueueKey, str]:
         """Queues whose files cannot be trusted below the range that is dispatched again."""

@@ -8,8 +8,7 @@ import duolog.sync
 import pytest
 from pyspark.sql import SparkSession
 
-from duolog_server.pipeline.session import java_runs
-from duolog_server.pipeline.taskpython import task_python
+from duolog_server.pipeline.session import java_runs, task_python
 from tests.conformance.conftest import SMALL
 from tests.process.support import NodeProcess
 from tools.spark_classes import SHORT_JOB, java_options

@@ -13,8 +13,8 @@ from duolog_server.store.flush import QueuesFlush
 from duolog_server.store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
 from duolog_server.store.options import StoreOptions
 from duolog_server.store.osdisk import OsDisk, OsFile
+from duolog_server.store.queueflushes import at_once
 from duolog_server.store.status import PutMessageStatus
-from duolog_server.store.steps import at_once
 
 SMALL = StoreOptions(
     mapped_file_size_commit_log=16 << 10,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from duolog_server.node.runtime.lograte import LINES_MAX, SPAN_SECONDS
+from duolog_server.node.runtime.logs import LINES_MAX, SPAN_SECONDS
 from tools.generated import DOCS, write_or_compare
 
 TARGET = DOCS / "logs.md"

@@ -1,15 +1,16 @@
 """Java programs from Maven Central: a folder of jars for each set of artifacts, made once."""
 
+import fcntl
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.peers.peer import Unavailable
-from bench.peers.placelock import locked
 
 HOME = Path(__file__).parent.parent.parent / "build" / "peers"
 FETCH_SECONDS = 600
@@ -117,3 +118,29 @@ def _run(command: Sequence[str], seconds: float, failure: str) -> None:
     if found.returncode:
         lines = (found.stdout + found.stderr).strip().splitlines() or [""]
         raise Unavailable(f"{failure}: {lines[0][:300]}")
+
+
+# A lock of a place: of several processes that would make the same thing there, one does.
+POLL_SECONDS = 0.1
+
+
+@contextmanager
+def locked(place: Path, seconds: float) -> Iterator[None]:
+    """Hold the lock of a place, which is a file beside it; it ends with the process, too.
+
+    Raises TimeoutError where another process holds it for so long.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + seconds
+    with place.with_name(f"{place.name}.lock").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise TimeoutError(
+                        f"another process has been making {place} for {seconds:g} s"
+                    ) from None
+                time.sleep(POLL_SECONDS)
+        yield

@@ -22,7 +22,7 @@ from duolog_server.compat.grpc.words import stubs
 from duolog_server.compat.grpc.words.stubs import SERVICE_NAME, Code
 from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.api.visibility import Sights
-from duolog_server.node.core.calltimes import CallTimes, timed
+from duolog_server.node.core.traffic import CallTimes, timed
 from duolog_server.node.identity.access.guarding import Delivering, with_method
 from duolog_server.node.net.methods import Handler, Methods
 

@@ -20,7 +20,7 @@ from duolog_server.node.broker import Broker
 from duolog_server.node.core.rocketmqslave import RocketmqSlave
 from duolog_server.node.net.connections import host_of
 from duolog_server.node.net.listener import listen
-from duolog_server.node.replication.coldloader import ColdLoader
+from duolog_server.node.replication.masterstream import ColdLoader
 from duolog_server.node.runtime.config import RocketmqSlavesSection
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.queueends import QueueKey
@@ -260,13 +260,13 @@ class SlavesServer:
         self.port = self._server.sockets[0].getsockname()[1]
         self._ticking.start(self._tick())
         self._broker.log.dispatched.append(self._arrived)
-        self._broker.rocketmq_slaves = self.rows
+        self._broker.dialects.rocketmq_slaves = self.rows
 
     async def stop(self) -> None:
         """Close the port and all connections."""
         if self._server is not None:
             self._broker.log.dispatched.remove(self._arrived)
-            self._broker.rocketmq_slaves = tuple
+            self._broker.dialects.rocketmq_slaves = tuple
             self._server.close()
             self._server = None
         for connection in list(self._open):

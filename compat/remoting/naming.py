@@ -269,7 +269,7 @@ class Registrar:
             return
         self._broker.log.dispatched.append(self._dispatched)
         self._broker.role_changed.append(self._role_changed)
-        self._broker.name_servers = self.counts
+        self._broker.dialects.name_servers = self.counts
         self._running.start(self._look())
         for server in self._servers:
             self._running.start(server.run(self._newer))

@@ -35,7 +35,7 @@ from duolog_server.compat.remoting.replicas import TABLES, Registration, SlavesP
 from duolog_server.compat.remoting.routes import Routes
 from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.broker import Broker
-from duolog_server.node.core.calltimes import RPC_BOUNDS, CallTimes
+from duolog_server.node.core.traffic import RPC_BOUNDS, CallTimes
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.runtime.config import RemotingSection
 
@@ -173,8 +173,8 @@ class RemotingService:
         self._running.start(self._tick())
         self._running.start(self._clients.keep_telling())
         self._transactions.start()
-        self._broker.remoting_members = lambda group: len(self.members.ids(group))
-        self._broker.remoting_route = self._routes.of
+        self._broker.dialects.remoting_members = lambda group: len(self.members.ids(group))
+        self._broker.dialects.remoting_route = self._routes.of
         self._broker.connected.add(MemberTable(self.members, self._broker.times))
 
     def join(self) -> None:

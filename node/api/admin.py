@@ -556,12 +556,12 @@ class AdminService(stubs.AdminServicer):
         """The replica groups of the cluster and their endpoints."""
         broker = self._broker
         node = broker.node
-        takes_frames = broker.frames_secured or not is_encrypted(context)
+        takes_frames = broker.dialects.frames_secured or not is_encrypted(context)
         reply = wire.RouteReply(
             cluster=node.cluster,
             group=node.group,
-            frames_port=broker.frames_port if takes_frames else 0,
-            frames_key=broker.frames_keys.issue(),
+            frames_port=broker.dialects.frames_port if takes_frames else 0,
+            frames_key=broker.dialects.frames_keys.issue(),
         )
         if broker.failover is None:
             endpoint, epoch = broker.replication.master_endpoint

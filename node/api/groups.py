@@ -15,7 +15,7 @@ from duolog_server.node.consuming.offsets import begin, offset_at
 from duolog_server.node.core.core import Core
 from duolog_server.node.core.ports import Answers
 from duolog_server.node.filters.consumerfilters import ConsumerFilters
-from duolog_server.node.filters.messagefilter import wanted
+from duolog_server.node.filters.sqlfilter import wanted
 from duolog_server.node.pop.retrytopics import RetryTopics
 from duolog_server.store.grouptopics import group_retry_topic
 from duolog_server.store.metadata import check_group

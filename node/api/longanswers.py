@@ -13,9 +13,8 @@ import grpc
 from google.protobuf.message import Message
 
 from duolog_server.node.api.calls import reporting
-from duolog_server.node.core.calltimes import timed
-from duolog_server.node.core.serializing import serialized
-from duolog_server.node.core.slices import Slices
+from duolog_server.node.core.slices import Slices, serialized
+from duolog_server.node.core.traffic import timed
 from duolog_server.node.core.untaken import Untaken
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.net.methods import Handler, Methods

@@ -21,7 +21,7 @@ from duolog_server.node.core.ports import Answers
 from duolog_server.node.core.throttle import LOOK_AGAIN_SECONDS
 from duolog_server.node.deferred.transactionservice import HALF_WORDS, Check, TransactionService
 from duolog_server.node.engine.log import Outcome
-from duolog_server.node.filters.messagefilter import wanted
+from duolog_server.node.filters.sqlfilter import wanted
 from duolog_server.node.filters.tagfilter import EVERYTHING, MessageFilter
 from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.access.rules import NO_SUCH_ID

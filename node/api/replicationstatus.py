@@ -46,7 +46,7 @@ def replication_status(broker: Broker) -> wire.ReplicationStatus:
         status.lag_ms = slave.lag_ms(now)
         status.truncated_bytes = slave.truncated_bytes
         status.resets = slave.resets
-    for follower in broker.rocketmq_slaves():
+    for follower in broker.dialects.rocketmq_slaves():
         status.rocketmq_slaves.add(
             address=follower.address,
             state=follower.state.value,

@@ -6,7 +6,7 @@ Streams last as long as their clients like; for batches that are appended, see `
 from time import perf_counter
 from typing import Any
 
-from duolog_server.node.core.calltimes import CallTimes, code_of, timed
+from duolog_server.node.core.traffic import CallTimes, code_of, timed
 from duolog_server.node.identity.access.guarding import with_method
 from duolog_server.node.net.methods import Handler, Methods
 

@@ -5,13 +5,15 @@ only after its reader has released it or is gone: reading a queue is holding its
 consumption needs no other lock.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
 from duolog_server.node.consuming.allocation import DEFAULT, Deal, Queue, Wish, allocate
+from duolog_server.node.core.connected import Consumer, Read
+from duolog_server.node.engine.storetimes import StoreTimes
 from duolog_server.store.clocks import MonoMs
 
 SESSION_MS_MIN = 1000
@@ -277,3 +279,27 @@ class GroupCoordinator:
     def names(self, mono_ms: MonoMs) -> set[str]:
         """Groups that have members."""
         return {name for name in list(self._groups) if self._living(name, mono_ms) is not None}
+
+
+# Members of groups, by frames and the native API, among the consumers that are connected.
+class MemberTable:
+    """Tells of them. What they choose messages by, and where they are, they do not say here."""
+
+    def __init__(self, groups: GroupCoordinator, times: StoreTimes) -> None:
+        self._groups = groups
+        self._times = times
+
+    def consumers(self, groups: Collection[str]) -> Iterator[tuple[str, Consumer]]:
+        """See Tells."""
+        now = self._times.mono_ms()
+        for group in groups:
+            for name, topics in self._groups.topics_by_member(group, now).items():
+                yield group, Consumer(name, tuple(map(Read, topics)), of_sdk=True)
+
+    def readers(self, topic: str) -> set[str]:
+        """See Tells."""
+        return self._groups.readers_of(topic, self._times.mono_ms())
+
+    def counts(self) -> tuple[int, int]:
+        """See Tells. Producers are members of nothing."""
+        return 0, sum(members for _, _, members in self._groups.reading(self._times.mono_ms()))

@@ -1,7 +1,6 @@
 """Admission: the one place that decides which puts, changes and reads this node may do now."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from duolog import _errors as sdk
 
@@ -9,7 +8,7 @@ from duolog_server.ha.epochs import Epoch
 from duolog_server.node.core.metadatalog import MetadataLog
 from duolog_server.node.replication.roles import Replication
 from duolog_server.node.runtime.config import LimitsSection
-from duolog_server.store.messagestore import PutResult
+from duolog_server.store.messagestore import MessageStore, PutResult
 from duolog_server.store.metadata import (
     PERM_READ,
     PERM_WRITE,
@@ -17,23 +16,10 @@ from duolog_server.store.metadata import (
     TopicConfig,
     is_closed_topic,
 )
-from duolog_server.store.options import StoreOptions
 from duolog_server.store.record import check_topic
 from duolog_server.store.status import PutMessageStatus
 
 CHANGE_PATIENCE_MS = 1000  # less than a client waits for an answer
-
-
-class Storing(Protocol):
-    """The store's part of a decision about puts and reads."""
-
-    @property
-    def writeable(self) -> bool:
-        """No flag of the store refuses puts."""
-
-    @property
-    def options(self) -> StoreOptions:
-        """How it is configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +36,7 @@ class Admission:
 
     def __init__(
         self,
-        store: Storing,
+        store: MessageStore,
         replication: Replication,
         metadata: MetadataLog,
         limits: LimitsSection,

@@ -10,28 +10,16 @@ all of them with another mastership, which may have replaced records.
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from duolog_server.node.core.ports import Reads
 from duolog_server.node.core.slices import Slices
 from duolog_server.store.consumequeue import BLANK
-from duolog_server.store.kernels.jit import I64
-from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.queueends import QueueKey
 
 CHUNK = 65_536  # entries whose sum is kept
 AT_ONCE = 8192  # entries that are read in one step
 ENTRIES_MAX = 1 << 20  # that are read for one call: 20 MiB of queue files
 QUEUES_MAX = 65_536  # whose counts are kept
-
-
-class Queues(Protocol):
-    """The entries of queues."""
-
-    def entries(self, topic: str, queue_id: int, queue_offset: int, count: int) -> I64:
-        """Entries of a queue as a table [3, n]: physical offset, size, tags code."""
-
-    def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]:
-        """Queue offsets [min, max) that can be read."""
 
 
 @dataclass(slots=True)
@@ -65,7 +53,7 @@ class _Counted:
 class LogBytes:
     """Log bytes of a node's queues."""
 
-    def __init__(self, queues: Queues, mastership: Callable[[], int]) -> None:
+    def __init__(self, queues: Reads, mastership: Callable[[], int]) -> None:
         """mastership: a number that changes with it."""
         self._queues = queues
         self._mastership = mastership

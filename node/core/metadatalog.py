@@ -110,10 +110,10 @@ class MetadataLog:
         self._log = log_
         self._store = log_.store
         self._limits = limits
-        self._tables = Metadata()
+        self.tables = Metadata()  # for others to read
         self._files = MetadataFiles(self._store.disk)
         self._writing, self._numbers, self._written = threading.Lock(), itertools.count(1), 0
-        self._store.find_since(lambda topic: self._tables.births.topics.get(topic, 0))
+        self._store.find_since(lambda topic: self.tables.births.topics.get(topic, 0))
         # Why nothing may be changed now, None if it may. Set by the broker.
         self.refused: Callable[[], sdk.DuologError | None] = _nobody_knows
         # Why a topic may not be created now, None if it may. Set by the throttle.
@@ -139,31 +139,31 @@ class MetadataLog:
     @property
     def topics(self) -> dict[str, TopicConfig]:
         """All topics."""
-        return self._tables.topics
+        return self.tables.topics
 
     @property
     def births(self) -> Births:
         """Where topics and groups that were made again begin in the log."""
-        return self._tables.births
+        return self.tables.births
 
     def has_group(self, name: str) -> bool:
         """Whether a group exists, as far as this node knows."""
-        return name in self._tables.groups
+        return name in self.tables.groups
 
     @property
     def group_names(self) -> Collection[str]:
         """The groups, as far as this node knows."""
-        return self._tables.groups.keys()
+        return self.tables.groups.keys()
 
     @property
     def access(self) -> AccessTables:
         """Users and their rights."""
-        return self._tables.access
+        return self.tables.access
 
     @property
     def quotas(self) -> Mapping[str, Json]:
         """The quotas, by what they limit."""
-        return self._tables.quotas
+        return self.tables.quotas
 
     def names(self) -> Collection[str]:
         """All topics, and those that stored changes will create."""
@@ -182,11 +182,6 @@ class MetadataLog:
         """Whether a topic exists, or a stored change will create it."""
         return name in self.topics or name in self._creating
 
-    @property
-    def tables(self) -> Metadata:
-        """The tables, for reading."""
-        return self._tables
-
     # -- life ----------------------------------------------------------------------------------
 
     def validate(self) -> str:
@@ -195,20 +190,20 @@ class MetadataLog:
         Every waiting call waits for a change that is stored and not applied. A master has applied
         no more than its log holds. The tables are valid.
         """
-        applied, stored = self._tables.applied, self._stored
+        applied, stored = self.tables.applied, self._stored
         if applied > stored and self._store.role is not BrokerRole.SLAVE:
             return f"{applied} changes are applied, {stored} are stored"
         for offset in [*self._waiting, *(offset for offset, _ in self._creating.values())]:
             if not applied <= offset < stored:
                 return f"change {offset} is waited for, {applied} of {stored} are applied"
-        return self._tables.validate()
+        return self.tables.validate()
 
     def load(self) -> None:
         """Find the tables in the snapshots and the log. Raises BadStoreFile."""
         records = self._records()
         snapshots = self._store.take_snapshots()
         found = MetadataRecovery(snapshots, self._files, records, _report).run()
-        self._tables = found.tables
+        self.tables = found.tables
         self._read = found.replayed_from
         self._lacking = found.lacking
         if found.partial:
@@ -219,8 +214,8 @@ class MetadataLog:
         if self._store.role is not BrokerRole.SLAVE:
             self._keep_births()
             self._keep_offsets()
-        for topic in {name for name, _ in self._store.queue_keys()} - set(self._tables.topics):
-            if topic in self._tables.floors:
+        for topic in {name for name, _ in self._store.queue_keys()} - set(self.tables.topics):
+            if topic in self.tables.floors:
                 self._store.remove_topic(topic)
         if found.foreign and self._store.role is not BrokerRole.SLAVE:
             self._import(found, records.end == 0)
@@ -253,7 +248,7 @@ class MetadataLog:
 
     def promoted(self) -> None:
         """Rebuild the tables from the log, as this node became the master."""
-        self._tables.applied = min(self._tables.applied, self._stored)
+        self.tables.applied = min(self.tables.applied, self._stored)
         self._adopt()
         self._keep_births()
         self._apply_floors()  # queue offsets were counted again, from the existing files
@@ -261,8 +256,8 @@ class MetadataLog:
 
     def _keep_births(self) -> None:
         """A master's tables may come from another log, as where only config/ was restored."""
-        if self._tables.births.keep_within(self._store.max_offset):
-            self._tables.changes += 1
+        if self.tables.births.keep_within(self._store.max_offset):
+            self.tables.changes += 1
 
     def _keep_offsets(self) -> None:
         """Nor was anything consumed that a master's log does not have: what takes those places is
@@ -270,7 +265,7 @@ class MetadataLog:
 
         The snapshot is written at once: after another start, an offset may lie within the queue.
         """
-        lowered = self._tables.lower_consumed(self._store.next_offset)
+        lowered = self.tables.lower_consumed(self._store.next_offset)
         for group, topic, queue_id, offset, end in lowered:
             log.warning(
                 "a committed offset is after the end of its queue",
@@ -282,7 +277,7 @@ class MetadataLog:
             )
         if not lowered or self._missing_after is not None:
             return
-        snapshot, ends = self._tables.snapshot(), SavedEnds(self._store.dispatched_offset)
+        snapshot, ends = self.tables.snapshot(), SavedEnds(self._store.dispatched_offset)
         self._store.ends_to_save(ends, self._store.queue_keys())
         place, segment = self._records().place(snapshot.applied - 1), self._store.segment
         try:
@@ -302,25 +297,25 @@ class MetadataLog:
         has all of them, they alone tell which topics exist, and with which settings.
         """
         after = self._missing_after
-        if after is None or self._tables.applied < min(after, self._stored):
+        if after is None or self.tables.applied < min(after, self._stored):
             return
         self._missing_after = None
-        if self._tables.complete:
+        if self.tables.complete:
             return
         cut = self._stored < after  # with messages, perhaps: queues may never have had any
         for topic, queue_id in self._store.queue_keys():
-            if is_system_topic(topic) or topic in self._tables.floors:
+            if is_system_topic(topic) or topic in self.tables.floors:
                 continue
             if is_light(topic) or (cut and not self._store.queue_range(topic, queue_id)[1]):
                 continue
-            known = self._tables.topics.get(topic, TopicConfig(topic, 1))
-            self._tables.topics[topic] = replace(known, queues=max(queue_id + 1, known.queues))
-            self._tables.changes += 1
+            known = self.tables.topics.get(topic, TopicConfig(topic, 1))
+            self.tables.topics[topic] = replace(known, queues=max(queue_id + 1, known.queues))
+            self.tables.changes += 1
 
     def has_applied(self, end: int) -> bool:
         """Tell whether all changes below a log offset are applied."""
         _, high = self._store.queue_range(SYSTEM_TOPIC, QUEUE)
-        return self._store.dispatched_offset >= end and self._tables.applied >= high
+        return self._store.dispatched_offset >= end and self.tables.applied >= high
 
     def catch_up(self) -> None:
         """Apply every record that has become readable."""
@@ -331,7 +326,7 @@ class MetadataLog:
         low, high = self._store.queue_range(SYSTEM_TOPIC, QUEUE)
         if not high:
             return
-        tables = self._tables
+        tables = self.tables
         tables.applied = max(tables.applied, low)
         self._read = max(min(self._read, tables.applied), low)
         while self._read < high:
@@ -364,7 +359,7 @@ class MetadataLog:
 
     def _apply(self, body: bytes) -> None:
         """Apply a record."""
-        change = self._tables.apply(body)
+        change = self.tables.apply(body)
         if change is None:
             log.error("unreadable metadata record", body=body[:40])
         elif change["op"] == "delete_topic":
@@ -378,20 +373,20 @@ class MetadataLog:
     def _tell_quotas(self) -> None:
         self._quotas_told = True
         for tell in self.quotas_changed:
-            tell(self._tables.quotas)
+            tell(self.tables.quotas)
 
     def _apply_floors(self) -> None:
         """Hide the messages of a deleted topic; a slave removes its files at the next start."""
-        for topic in self._tables.floors:
+        for topic in self.tables.floors:
             self._apply_floors_of(topic)
 
     def _apply_floors_of(self, topic: str) -> None:
-        for queue_id, floor in self._tables.floors.get(topic, {}).items():
+        for queue_id, floor in self.tables.floors.get(topic, {}).items():
             self._store.raise_floor(topic, queue_id, QueueOffset(floor))
 
     def snapshot_bytes(self) -> bytes:
         """The tables as of now, for a slave, and the ends of queues that its log will not have."""
-        value = self._tables.snapshot().tables()
+        value = self.tables.snapshot().tables()
         return json.dumps(
             value | self._store.expired_ends().to_json(), separators=(",", ":")
         ).encode()
@@ -401,7 +396,7 @@ class MetadataLog:
         log.
         """
         try:
-            self._tables.adopt(data)
+            self.tables.adopt(data)
         except BadMessage as error:
             log.error("cannot read the master's metadata", reason=error.reason)
             return
@@ -418,7 +413,7 @@ class MetadataLog:
         A slave that lacks records gets them from its master, with tables that have them. A master
         has no better tables than its own.
         """
-        tables, segment = self._tables, self._store.segment
+        tables, segment = self.tables, self._store.segment
         if self._missing_after is not None or not self._files.due(tables.changes, segment):
             return
         if self._lacking and self._store.role is BrokerRole.SLAVE:
@@ -468,7 +463,7 @@ class MetadataLog:
         refused = self.refused()
         if refused is not None:
             raise refused
-        if self._tables.empty and not self._tables.applied and not self._stored:
+        if self.tables.empty and not self.tables.applied and not self._stored:
             change = {**change, "complete": True}  # from here on the log is complete
         rows = Columns.of([_body(one) for one in (change, *more)])
         now = self._log.times.store_ms()
@@ -502,14 +497,14 @@ class MetadataLog:
         """
         stored, loop = self._stored, asyncio.get_running_loop()
         deadline = loop.time() + CHANGE_SECONDS
-        while self._tables.applied < stored:
+        while self.tables.applied < stored:
             if loop.time() >= deadline:
                 raise sdk.Busy("earlier changes are stored and not applied yet: try again")
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _applied(self, offset: int) -> None:
         """Wait until a stored change is applied. Raises ResultUnknown."""
-        if offset < self._tables.applied:
+        if offset < self.tables.applied:
             return
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[offset] = waiting
@@ -550,7 +545,7 @@ class MetadataLog:
         """
         creating = self.creating(name)
         if creating is not None:
-            self._tables.topics[name] = creating
+            self.tables.topics[name] = creating
             return creating
         config = self.new_topic(name, queues, 0, owner)
         self._make_now(config)
@@ -559,14 +554,14 @@ class MetadataLog:
     def _make_now(self, config: TopicConfig) -> None:
         """Create a topic without waiting for its record."""
         self._put_making(config)
-        self._tables.topics[config.name] = config
+        self.tables.topics[config.name] = config
 
     def _put_making(self, config: TopicConfig) -> int:
         """Store the change that makes or alters a topic: its queue offset.
 
         Its birth counts at once: what is copied before the change is confirmed is younger.
         """
-        change, births = self._making(config), self._tables.births
+        change, births = self._making(config), self.tables.births
         offset, _ = self._put(change)
         births.note(births.topics, config.name, change)
         return offset
@@ -576,7 +571,7 @@ class MetadataLog:
         deleted. Its queues begin after what was stored until the deletion was confirmed.
         """
         change: Json = {"op": "topic", "topic": config.to_json()}
-        tables = self._tables
+        tables = self.tables
         deleted = config.name in tables.births.topics or config.name in tables.floors
         if not deleted or self.exists(config.name):
             return change
@@ -611,7 +606,7 @@ class MetadataLog:
             return
         creating = self.creating(name)
         if creating is not None:
-            self._tables.topics[name] = creating
+            self.tables.topics[name] = creating
             return
         check_topic(name)
         self._make_now(TopicConfig(name, 1, PERM_READ | PERM_WRITE))
@@ -661,9 +656,9 @@ class MetadataLog:
 
     async def ensure_group(self, name: str, row: Json | None = None) -> None:
         """Create a group on its first use. Raises Busy if there are too many."""
-        if name in self._tables.groups:
+        if name in self.tables.groups:
             return
-        if len(self._tables.groups) >= self._limits.groups_max:
+        if len(self.tables.groups) >= self._limits.groups_max:
             most = self._limits.groups_max
             raise sdk.Busy(f"this node has reached its limit of {most} groups (limits.groups_max)")
         await self.put_group(row or new_group(name))
@@ -671,12 +666,12 @@ class MetadataLog:
     async def put_group(self, group: Json) -> None:
         """Create a group, or alter one. Raises BadGroup for a new one whose name is too long."""
         name = group["groupName"]
-        if name not in self._tables.groups:
+        if name not in self.tables.groups:
             check_new_group(name)
         change: Json = {"op": "group", "group": group}
-        if name in self._tables.births.groups and name not in self._tables.groups:
+        if name in self.tables.births.groups and name not in self.tables.groups:
             change["birth"] = self._store.max_offset  # one of its name was deleted
-        offset, births = self._put(change)[0], self._tables.births
+        offset, births = self._put(change)[0], self.tables.births
         births.note(births.groups, name, change)
         await self._applied(offset)
 

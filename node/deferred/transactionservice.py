@@ -20,8 +20,7 @@ from duolog import _errors as sdk
 from duolog._background import together
 
 from duolog_server.node.core.core import Core
-from duolog_server.node.deferred.checking import Turns
-from duolog_server.node.deferred.halfmessages import Decision, Decisions, Half, HalfMessages
+from duolog_server.node.deferred.halfmessages import Decision, Decisions, Half, HalfMessages, Turns
 from duolog_server.node.deferred.redirect import Waiting, redirected, restored, stored_again
 from duolog_server.node.runtime.config import TransactionsSection
 from duolog_server.store.clocks import MonoMs

@@ -11,10 +11,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import structlog
 from duolog import _errors as sdk
@@ -67,7 +67,6 @@ from duolog_server.ha.registry import (
     Transaction,
 )
 from duolog_server.node.election.dials import Dials
-from duolog_server.node.election.directorywrites import DirectoryWrites
 from duolog_server.node.election.leasekeeper import LeaseKeeper
 from duolog_server.node.engine.log import Log
 from duolog_server.node.replication.roles import Replication
@@ -684,3 +683,32 @@ class FailoverService:
         view = self.machine.view
         state = view.state.sync_state_set if view.state is not None else frozenset()
         return {*state, *(row.replica for row in view.replicas.values())}
+
+
+# Small files of a node's directory, written in threads: the event loop waits for no disk.
+P = ParamSpec("P")
+
+
+class DirectoryWrites:
+    """The writes in progress, and when they began."""
+
+    def __init__(self, threads: Executor) -> None:
+        self._threads = threads
+        self._begun: dict[Future[Any], float] = {}  # by the monotonic clock, in seconds
+
+    def begin(self, write: Callable[P, T], *args: P.args, **how: P.kwargs) -> "Future[T]":
+        """Begin a write."""
+        begun = time.monotonic()
+        work = self._threads.submit(write, *args, **how)
+        self._begun[work] = begun
+        work.add_done_callback(self._begun.pop)
+        return work
+
+    def under_way_seconds(self) -> float:
+        """For how long the oldest write has been running, 0 for none; callable in any thread."""
+        begun = list(self._begun.values())
+        return time.monotonic() - min(begun) if begun else 0.0
+
+    async def ended(self, seconds: float) -> None:
+        """Wait until no write is running, at most for this long."""
+        await asyncio.get_running_loop().run_in_executor(None, wait, list(self._begun), seconds)

@@ -24,9 +24,9 @@ from duolog_server.node.runtime.histogram import Histogram
 from duolog_server.node.traces.recorder import Recorder
 from duolog_server.node.upkeep.allocating import Allocator
 from duolog_server.node.upkeep.cleaning import Cleaner
-from duolog_server.node.upkeep.filework import FileWork
 from duolog_server.node.upkeep.flushing import TICK_SECONDS, Flusher
 from duolog_server.node.upkeep.groupcommit import GroupCommitService
+from duolog_server.node.upkeep.threadwork import FileWork
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.errors import StoreClosed, StoreError, StoreFenced
 from duolog_server.store.messagestore import (

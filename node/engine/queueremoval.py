@@ -6,7 +6,7 @@ from collections.abc import Callable
 import structlog
 
 from duolog_server.node.engine.part import Start
-from duolog_server.node.upkeep.filework import FileWork
+from duolog_server.node.upkeep.threadwork import FileWork
 
 log = structlog.get_logger("duolog.node")
 

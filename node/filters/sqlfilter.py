@@ -10,13 +10,14 @@ Source: RocketMQ's SelectorParser and its expressions.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from duolog import _errors as sdk
 
-from duolog_server.node.filters.tagfilter import BadFilter
+from duolog_server.node.filters.tagfilter import EVERYTHING, BadFilter, MessageFilter, TagFilter
 from duolog_server.store.kernels.jit import EMPTY_I64, I64
 from duolog_server.store.reader import GetResult
 from duolog_server.store.record import decode_properties
@@ -173,13 +174,13 @@ class _Parser:
         parts = [self._and()]
         while self._take("OR"):
             parts.append(self._and())
-        return parts[0] if len(parts) == 1 else _any(parts)
+        return parts[0] if len(parts) == 1 else _until(True, parts)
 
     def _and(self) -> Expression:
         parts = [self._not()]
         while self._take("AND"):
             parts.append(self._not())
-        return parts[0] if len(parts) == 1 else _all(parts)
+        return parts[0] if len(parts) == 1 else _until(False, parts)
 
     def _not(self) -> Expression:
         self._depth += 1
@@ -214,7 +215,7 @@ class _Parser:
             low = self._operand()
             self._must("AND")
             high = self._operand()
-            return _all([_compared(left, ">=", low), _compared(left, "<=", high)])
+            return _until(False, [_compared(left, ">=", low), _compared(left, "<=", high)])
         if self._take("IN"):
             self._must("(")
             values = [self._text("a string")]
@@ -290,28 +291,17 @@ def _property(name: str) -> Expression:
     return lambda properties: properties.get(name)
 
 
-def _any(parts: list[Expression]) -> Expression:
+def _until(decides: bool, parts: list[Expression]) -> Expression:
+    """The first part with this value decides: OR for True, AND for False."""
+
     def evaluate(properties: Properties) -> Value:
         unknown = False
         for part in parts:
             value = part(properties)
-            if value is True:
-                return True
-            unknown = unknown or value is not False
-        return None if unknown else False
-
-    return evaluate
-
-
-def _all(parts: list[Expression]) -> Expression:
-    def evaluate(properties: Properties) -> Value:
-        unknown = False
-        for part in parts:
-            value = part(properties)
-            if value is False:
-                return False
-            unknown = unknown or value is not True
-        return None if unknown else True
+            if value is decides:
+                return decides
+            unknown = unknown or not isinstance(value, bool)
+        return None if unknown else not decides
 
     return evaluate
 
@@ -392,3 +382,16 @@ def _equality(a: Value, sign: str, b: Value) -> bool | None:
     if sign in ("<>", "!="):
         return a != b
     return None
+
+
+# The filter that a client of the native API requests: by tags or by SQL.
+def wanted(tags: Sequence[str], sql: str) -> MessageFilter:
+    """The filter; without tags and SQL it matches everything. Raises BadRequest."""
+    try:
+        if tags and sql:
+            raise sdk.BadRequest("filter messages by tags or by SQL, not by both")
+        if sql:
+            return SqlFilter.parse(sql)
+        return TagFilter.of(tags) if tags else EVERYTHING
+    except BadFilter as error:
+        raise sdk.BadRequest(str(error)) from None

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from duolog_server.node.broker import Broker
-from duolog_server.node.metrics.formatting import is_system_group, truth
-from duolog_server.node.metrics.samples import Samples
+from duolog_server.node.metrics.samples import Samples, is_system_group, truth
 
 # By the number of RocketMQ's ClientType, 1 is a producer.
 PRODUCER = 1
@@ -62,4 +61,24 @@ class ClientFacts:
         for labels, count in consumers.items():
             system = truth(is_system_group(labels[0]))
             samples.bundle(count).add("rocketmq_consumer_connections", count, *labels, system)
+        yield
+
+
+# Metrics that RocketMQ's clients push to the node.
+class MeasuredFacts:
+    """Shows it by topic and consumer group."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._measures = broker.measures
+
+    def read(self, samples: Samples) -> Iterator[None]:
+        """Add all of it. The measures keep so few series that none is left out here."""
+        if self._measures is None:
+            return
+        samples.node.add("duolog_client_points_refused_total", self._measures.refused)
+        for name, labels, histogram in self._measures.histograms():
+            samples.node.add(name, histogram, *labels)
+        yield
+        for name, labels, value in self._measures.gauges():
+            samples.node.add(name, value, *labels)
         yield

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 from duolog import _errors as sdk
@@ -161,7 +161,7 @@ class Endpoint:
             return 500, [b"the metrics could not be collected; see the node's log\n"]
 
 
-async def _unless_gone(reader: asyncio.StreamReader, work: Coroutine[Any, Any, T]) -> T:
+async def _unless_gone(reader: asyncio.StreamReader, work: Coroutine[object, None, T]) -> T:
     """Await the work. Raises ConnectionResetError, and cancels it, once the client is gone.
 
     A client that ends its own side of the connection is gone, too: scrapers do neither before they

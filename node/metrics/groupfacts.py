@@ -12,9 +12,8 @@ from duolog._message import RETRY_PREFIX
 
 from duolog_server.node.broker import Broker
 from duolog_server.node.consuming.offsets import position_of
-from duolog_server.node.metrics.formatting import is_system_group, truth
 from duolog_server.node.metrics.rates import Rates
-from duolog_server.node.metrics.samples import Samples
+from duolog_server.node.metrics.samples import Samples, is_system_group, truth
 from duolog_server.store.errors import StoreError
 
 Place = tuple[str, str, int]  # group, topic, queue id

@@ -1,8 +1,9 @@
 """Metrics that a node has once: its role, log, disk, recovery and connections."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from duolog import __version__
 
@@ -12,29 +13,21 @@ from duolog_server.ha.slave import Slave
 from duolog_server.node.api.replicationstatus import replication_status
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.rocketmqslave import RocketmqSlave
+from duolog_server.node.core.traffic import CallTimes
 from duolog_server.node.identity.quotas.quota import LIMITS_OF
-from duolog_server.node.metrics.samples import Bundle, Samples
-from duolog_server.store.directories import LOG
-from duolog_server.store.filesystems import file_system_of, fullest
+from duolog_server.node.metrics.samples import Bundle, Samples, truth
+from duolog_server.node.net.port_server import PortServer
+from duolog_server.store.directories import LOG, file_system_of, fullest
 
 ROLES = ("master", "slave", "standing")
 STOPS = ("clean", "fenced", "killed")
 STORAGE = ("local", "disk")
 
 
-@dataclass(frozen=True, slots=True)
-class Connections:
-    """The frames port's: how many, those that were too many, and the bytes held for them."""
-
-    count: Callable[[], int]
-    refused: Callable[[], int]
-    buffered_bytes: Callable[[], int]
-
-
 class NodeFacts:
     """Reads them."""
 
-    def __init__(self, broker: Broker, frames: Connections) -> None:
+    def __init__(self, broker: Broker, frames: PortServer[Any]) -> None:
         self._broker = broker
         self._frames = frames
         self._oldest = (-1, 0)  # offset of the oldest record, and its store time
@@ -116,7 +109,7 @@ class NodeFacts:
     def _copies(self, node: Bundle) -> None:
         """Brokers of RocketMQ that copy the log: by address, as their ports are new each time."""
         copies: dict[str, list[RocketmqSlave]] = {}
-        for row in self._broker.rocketmq_slaves():
+        for row in self._broker.dialects.rocketmq_slaves():
             if row.state is ConnectionState.TRANSFER:
                 copies.setdefault(row.host, []).append(row)
         for host, rows in copies.items():
@@ -219,10 +212,52 @@ class NodeFacts:
             node.add("duolog_spans_refused_total", counts["spans_refused"])
             node.add("duolog_spans_left_out_total", counts["spans_left_out"])
             node.add("duolog_span_batches_lost_total", counts["span_batches_lost"])
-        node.add("duolog_frames_connections", self._frames.count())
-        node.add("duolog_frames_refused_connections_total", self._frames.refused())
+        node.add("duolog_frames_connections", self._frames.connections)
+        node.add("duolog_frames_refused_connections_total", self._frames.refused)
         node.add("duolog_untaken_answers_bytes", broker.untaken.held_bytes)
         node.add("duolog_untaken_answers_refused_total", broker.untaken.refused)
-        node.add("duolog_frames_buffered_bytes", self._frames.buffered_bytes())
+        node.add("duolog_frames_buffered_bytes", self._frames.buffered_bytes)
         node.add("rocketmq_topic_number", len(broker.metadata.topics))
         node.add("rocketmq_consumer_group_number", len(broker.metadata.tables.groups))
+
+
+# Metrics of the port of RocketMQ's remoting protocol, if a node has one.
+PROTOCOL = "remoting"
+Times = CallTimes[tuple[str, str, bool, str]]  # request, response code, long polling, result
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Metrics of the clients' ports. remoting: None without that port.
+
+    name_servers: those that the node registers at, and those of them that do not know it.
+    """
+
+    frames: PortServer[Any]
+    remoting: "tuple[PortServer[Any], Times] | None" = None
+    name_servers: Callable[[], Mapping[str, int]] = dict
+
+
+class RemotingFacts:
+    """Reads it."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._remoting = ports.remoting
+        self._name_servers = ports.name_servers
+
+    def read(self, samples: Samples) -> Iterator[None]:
+        """Add all of it, in a few steps."""
+        if self._remoting is None:
+            return
+        port, times = self._remoting
+        node = samples.node
+        node.add("duolog_remoting_connections", port.connections)
+        node.add("duolog_remoting_refused_connections_total", port.refused)
+        node.add("duolog_remoting_buffered_bytes", port.buffered_bytes)
+        for name, count in self._name_servers().items():
+            node.add(f"duolog_{name}", count)
+        yield
+        for (request, code, waits, result), took in list(times.table.items()):
+            labels = PROTOCOL, request, code, truth(waits), result
+            samples.bundle(sum(took.counts)).add("rocketmq_rpc_latency", took, *labels)
+            yield

@@ -82,3 +82,14 @@ class Samples:
             if len(self._bundles) % TAKEN_AT_ONCE == 0:
                 time.sleep(PAUSE_SECONDS)
         yield from self.node.samples
+
+
+# Values of labels.
+def truth(value: bool) -> str:
+    """A boolean as RocketMQ writes it."""
+    return "true" if value else "false"
+
+
+def is_system_group(name: str) -> bool:
+    """Whether RocketMQ keeps a group of this name for itself."""
+    return name.startswith("CID_RMQ_SYS_")

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.traffic import SIZE_BOUNDS
-from duolog_server.node.metrics.formatting import is_system_group, truth
 from duolog_server.node.metrics.nodefacts import STORAGE
-from duolog_server.node.metrics.samples import Samples
+from duolog_server.node.metrics.samples import Samples, is_system_group, truth
 from duolog_server.node.runtime.histogram import Histogram
 from duolog_server.store.metadata import is_reserved_topic
 

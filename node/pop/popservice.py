@@ -24,10 +24,9 @@ from duolog_server.node.core.core import Core
 from duolog_server.node.core.waitingcalls import WaitingCalls
 from duolog_server.node.filters.consumerfilters import ConsumerFilters
 from duolog_server.node.filters.tagfilter import MessageFilter
-from duolog_server.node.pop.popline import Line
 from duolog_server.node.pop.popqueue import Lease, PopQueue
 from duolog_server.node.pop.retrytopics import RetryTopics, copies_from
-from duolog_server.node.pop.subscriber import Subscriber
+from duolog_server.node.pop.subscriber import Line, Subscriber
 from duolog_server.node.traces.recorder import Delivery
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.errors import StoreError

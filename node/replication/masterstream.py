@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, Never
+from typing import Never
 
 import grpc
 import grpc.aio
@@ -17,20 +17,20 @@ from duolog_server.ha.frames import BODY_BYTES_MAX, KIND_AT, BadFrame, Hello, Ki
 from duolog_server.node.net.grpc.options import replication_port
 from duolog_server.node.net.grpc.receive_limit.ledger import Ledger
 from duolog_server.node.net.grpc.server import serve
-from duolog_server.node.replication.coldloader import ColdLoader
 from duolog_server.node.replication.keyproof import Answer, Unproven
-from duolog_server.node.replication.outgoing import Outgoing
+from duolog_server.node.replication.outgoing import HA_METHOD, PROOF_SECONDS, Outgoing, Write
 from duolog_server.node.replication.roles import Connection, Replication
-from duolog_server.node.replication.stream import HA_METHOD, PROOF_SECONDS
 from duolog_server.node.runtime.openfiles import slaves_that_fit
 from duolog_server.node.runtime.tls import Tls
 from duolog_server.store.clocks import MonoMs
+from duolog_server.store.commitlog import CommitLog
+from duolog_server.store.mappedfile import MappedFile
 
 Frames = AsyncIterator[bytes]
 Context = grpc.aio.ServicerContext[bytes, bytes]
 # A method, with the name that its caller proved; empty where nobody had to prove one.
-Method = Callable[[str, Context], Coroutine[Any, Any, None]]
-Served = Callable[[Frames, Context], Coroutine[Any, Any, None]]
+Method = Callable[[str, Context], Coroutine[object, None, None]]
+Served = Callable[[Frames, Context], Coroutine[object, None, None]]
 
 log = structlog.get_logger("duolog.ha")
 
@@ -190,7 +190,7 @@ class ReplicationService:
                 sender.wake()
             data = await context.read()
 
-    async def _first(self, context: Context) -> Any:
+    async def _first(self, context: Context) -> object:
         """A slave's first message; ends the call of a silent slave."""
         try:
             async with asyncio.timeout(HELLO_SECONDS):
@@ -230,7 +230,7 @@ class _Sender:
     def __init__(
         self,
         connection: Connection,
-        write: Callable[[bytes], Coroutine[Any, Any, None]],
+        write: Callable[[bytes], Write],
         broken: Callable[[Exception], None],
         threads: Executor,
         mono_ms: Callable[[], MonoMs],
@@ -289,3 +289,49 @@ class _Sender:
     def _ring(self) -> None:
         self._timer = None
         self.wake()
+
+
+# Pages of the log for a slave that is far behind, loaded in a thread before they are sent.
+#
+# So the event loop never waits for the disk. While one stretch is sent, the next one is loaded.
+COLD_BYTES = 32 << 20  # slaves further behind may need pages that are not in memory
+LOAD_BYTES = 8 << 20
+
+
+class ColdLoader:
+    """Loads cold log pages for one slave."""
+
+    def __init__(self, threads: Executor) -> None:
+        self._threads = threads
+        self._loaded = 0
+        self._next: asyncio.Future[None] | None = None
+
+    def load(self, log_: CommitLog, sent: int) -> "asyncio.Future[None] | None":
+        """A future for the bytes from an offset on; None: they are in memory.
+
+        The stretch after them is begun with.
+        """
+        if sent + COLD_BYTES > log_.max_offset:
+            return None
+        if sent < self._loaded:
+            return None
+        if self._next is None or sent > self._loaded:
+            self._loaded = sent
+            self._next = self._start(log_)
+        under_way = self._next
+        self._loaded += LOAD_BYTES
+        self._next = self._start(log_)
+        return under_way
+
+    def _start(self, log_: CommitLog) -> "asyncio.Future[None]":
+        mapped = log_.queue.find(self._loaded)
+        loop = asyncio.get_running_loop()
+        if mapped is None:
+            done: asyncio.Future[None] = loop.create_future()
+            done.set_result(None)
+            return done
+        return loop.run_in_executor(self._threads, _load, mapped, self._loaded - mapped.start)
+
+
+def _load(mapped: MappedFile, start: int) -> None:
+    mapped.file.load(start, LOAD_BYTES)

@@ -9,9 +9,11 @@ meanwhile goes out together.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
 
-from duolog_server.ha.frames import KIND_AT, Kind
+from duolog_server.ha.frames import BODY_BYTES_MAX, KIND_AT, Kind
+
+# A write of gRPC's, which waits for a future of its own kind.
+Write = Coroutine["asyncio.Future[None]", None, None]
 
 
 class Outgoing:
@@ -19,7 +21,7 @@ class Outgoing:
 
     def __init__(
         self,
-        write: Callable[[bytes], Coroutine[Any, Any, None]],
+        write: Callable[[bytes], Write],
         next_frame: Callable[[], bytes | None],
         broken: Callable[[Exception], None],
     ) -> None:
@@ -27,7 +29,7 @@ class Outgoing:
         self._write = write
         self._next_frame = next_frame
         self._broken = broken
-        self._writing: Coroutine[Any, Any, None] | None = None
+        self._writing: Write | None = None
         self._ended = False
         self._idle: asyncio.Future[None] | None = None
 
@@ -108,3 +110,13 @@ class Unsent:
     def __len__(self) -> int:
         """Frames that wait."""
         return len(self._frames)
+
+
+# Constants of both ends of a replication stream.
+HA_METHOD = "/duolog.ha.v1.Replication/Stream"
+STREAM_OPTIONS = (
+    ("grpc.max_receive_message_length", BODY_BYTES_MAX),
+    ("grpc.max_send_message_length", BODY_BYTES_MAX),
+    ("grpc.so_reuseport", 0),
+)
+PROOF_SECONDS = 5.0  # that either end may take to prove its key

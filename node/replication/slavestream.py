@@ -22,8 +22,13 @@ from duolog_server.ha.slave import Slave
 from duolog_server.ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick
 from duolog_server.node.engine.log import Log
 from duolog_server.node.replication.keyproof import KeyProof, Opening, Unproven
-from duolog_server.node.replication.outgoing import Outgoing, Unsent
-from duolog_server.node.replication.stream import HA_METHOD, PROOF_SECONDS, STREAM_OPTIONS
+from duolog_server.node.replication.outgoing import (
+    HA_METHOD,
+    PROOF_SECONDS,
+    STREAM_OPTIONS,
+    Outgoing,
+    Unsent,
+)
 from duolog_server.store.errors import StoreError
 
 log = structlog.get_logger("duolog.ha")

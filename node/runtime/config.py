@@ -63,11 +63,6 @@ SECTIONS = (
 )
 SECRETS = frozenset((("rocketmq", "secret_key"),))  # never shown
 NOT_SHOWN = "(set, not shown)"
-MOVED = {  # keys of earlier versions
-    "rocketmq.tls_listen": "tls.listen",
-    "rocketmq.tls_cert": "tls.cert",
-    "rocketmq.tls_key": "tls.key",
-}
 
 
 class ConfigError(Exception):
@@ -897,9 +892,6 @@ def _environment() -> list[tuple[str, str, str, str]]:
         if section not in SECTIONS and not _nearest(section, key, TYPO):
             continue  # a variable of another program
         if key not in _keys(section):
-            moved = MOVED.get(f"{section}.{key}", "")
-            if moved:
-                raise ConfigError(f"environment {name}: {_moved(moved)}")
             where = _nearest(section, key, ALIKE)
             meant = f"{ENV_PREFIX}{where.replace('.', '__')}".upper()
             hint = f"; did you mean {meant}?" if where else ""
@@ -955,18 +947,12 @@ def _explain(error: ValidationError, origins: Origins) -> str:
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             text = "unknown key"
             meant = _nearest(parts[0], parts[1], ALIKE) if len(parts) > 1 else ""
-            if where in MOVED:
-                text = _moved(MOVED[where])
-            elif meant:
+            if meant:
                 text += f"; did you mean {meant}?"
             elif len(parts) == 1:
                 text += f"; sections are {', '.join(SECTIONS)}"
         lines.append(f"{where}: {text}" + (f" (from {origin})" if origin else ""))
     return "; ".join(lines)
-
-
-def _moved(key: str) -> str:
-    return f"this key is {key} now (docs/connecting.md#tls-on-a-node)"
 
 
 def _is_between_keys(problem: ErrorDetails) -> bool:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import structlog
 
-from duolog_server.node.upkeep.filework import FileWork
+from duolog_server.node.upkeep.threadwork import FileWork
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.retention import Cleaned, DiskUse
 

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from duolog_server.node.upkeep.filework import FileWork
 from duolog_server.node.upkeep.groupcommit import GroupCommitService
+from duolog_server.node.upkeep.threadwork import FileWork
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.flush import FlushSchedule, QueuesFlush
 

@@ -65,7 +65,7 @@ def start(
     """Run a node in the foreground until SIGTERM or SIGINT."""
     gc.disable()  # a start makes hundreds of thousands of objects that stay; serve() enables it
     import duolog_server.node.runtime.logs  # noqa: F401 - before others import structlog
-    from duolog_server.node.net.grpc.polling import poll_channels_in_one_thread
+    from duolog_server.node.net.grpc.options import poll_channels_in_one_thread
 
     poll_channels_in_one_thread()
     from duolog_server.node.runtime.config import ConfigError, load

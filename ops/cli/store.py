@@ -161,7 +161,7 @@ def recover(
 
     from duolog_server.store.dump import segment_bytes
     from duolog_server.store.errors import StoreError
-    from duolog_server.store.indexsizes import as_found
+    from duolog_server.store.indexcheck import as_found
     from duolog_server.store.messagestore import MessageStore, StoreEvents
     from duolog_server.store.osdisk import OsDisk
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.placelock import locked
+from bench.peers.maven import locked
 
 
 def test_a_place_is_locked_by_one_at_a_time(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from duolog._runtime import MACHINE
 from duolog._transactions import CHECKS_AT_ONCE, ProducerGroup, Transactions
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.node.deferred.checking import IN_FLIGHT_MAX, Turns
-from duolog_server.node.deferred.halfmessages import Half
+from duolog_server.node.deferred.halfmessages import IN_FLIGHT_MAX, Half, Turns
 from duolog_server.node.deferred.redirect import stored_again
 from duolog_server.node.deferred.transactionservice import (
     DISCARD_TOPIC,

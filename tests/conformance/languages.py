@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bench.peers import maven
+from bench.peers.maven import locked
 from bench.peers.peer import Unavailable
-from bench.peers.placelock import locked
 from tests.late import told_where_late
 
 PROGRAMS = Path(__file__).parent / "programs"

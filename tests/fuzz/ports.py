@@ -30,10 +30,9 @@ from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.ha import frames as ha_frames
-from duolog_server.node.replication.stream import HA_METHOD
+from duolog_server.node.replication.outgoing import HA_METHOD
 from duolog_server.node.runtime.config import Config
-from duolog_server.node.runtime.lograte import RateLimiter
-from duolog_server.node.runtime.logs import configure_logging
+from duolog_server.node.runtime.logs import RateLimiter, configure_logging
 from duolog_server.serve.server import Node
 from tests import http2bytes as h2
 from tests.fuzz import remoting
@@ -314,7 +313,7 @@ async def _all_ports(
     assert node.remoting is not None
     ports = {
         "gRPC": node.port,
-        "frames": node.broker.frames_port,
+        "frames": node.broker.dialects.frames_port,
         "replication": node.ha_port,
         "metrics": node.metrics.port,
         "remoting": node.remoting.port,

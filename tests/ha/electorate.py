@@ -29,7 +29,6 @@ from duolog_server.ha.failoverevents import (
     Uncertain,
 )
 from duolog_server.ha.groupstate import GroupState, Keys, Registration, Replica, Unreached
-from duolog_server.ha.grouptransfer import Release
 from duolog_server.ha.guarantee import Guarantee
 from duolog_server.ha.identity import Identity, LastRun
 from duolog_server.ha.localreplica import LocalReplica, Member, unfit
@@ -40,6 +39,7 @@ from duolog_server.ha.options import HaOptions
 from duolog_server.ha.registry import LeaseGone, Put, RegistryTable, Transaction
 from duolog_server.ha.slave import Slave
 from duolog_server.ha.slaveevents import Contradicts, OlderCopy
+from duolog_server.ha.waiters import Release
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.errors import StoreError
 from duolog_server.store.status import BrokerRole, PutMessageStatus

@@ -8,7 +8,6 @@ from duolog_server.ha import frames, identity, masterevents
 from duolog_server.ha.epochs import Epoch, recover_history
 from duolog_server.ha.frames import Ack, Hello
 from duolog_server.ha.groupstate import Replica
-from duolog_server.ha.grouptransfer import Release
 from duolog_server.ha.handshake import tail_of
 from duolog_server.ha.identity import Identity, LastRun
 from duolog_server.ha.localreplica import LocalReplica, Member
@@ -28,6 +27,7 @@ from duolog_server.ha.slaveevents import (
     Received,
     Send,
 )
+from duolog_server.ha.waiters import Release
 from duolog_server.store.clocks import MonoMs, WallMs
 from duolog_server.store.columns import Columns
 from duolog_server.store.messagestore import MessageStore, PutBatch, PutResult

@@ -93,17 +93,9 @@ def test_a_damaged_file_does_not_bring_back_the_replica_that_this_directory_was(
     """It became another one because it lacks what the old one had acknowledged."""
     disk = OsDisk(tmp_path)
     was = settle(disk, 1)
-    disk.write("config/replica.json.bak", disk.read(identity.PATH))  # as earlier versions did
     identity.renew(disk, was, 2)
     disk.write(identity.PATH, damaged)
     with pytest.raises(BadStoreFile):
         settle(disk, 3)
     (tmp_path / identity.PATH).unlink()
     assert settle(disk, 3).incarnation == 3, "nor does a lost one"
-
-
-def test_an_earlier_version_that_died_between_two_names_has_left_a_backup(tmp_path: Path) -> None:
-    disk = OsDisk(tmp_path)
-    settle(disk, 1)
-    disk.rename(identity.PATH, "config/replica.json.bak")
-    assert settle(disk, 2).incarnation == 1

@@ -12,13 +12,13 @@ from duolog_server.ha import frames, identity, masterevents
 from duolog_server.ha.epochs import Epoch, EpochHistory
 from duolog_server.ha.frames import Ack, Refusal, Refuse
 from duolog_server.ha.groupstate import Replica
-from duolog_server.ha.grouptransfer import Release
 from duolog_server.ha.master import Master
 from duolog_server.ha.masterevents import Close
 from duolog_server.ha.options import AckMode, HaOptions
 from duolog_server.ha.progress import ConnectionState
 from duolog_server.ha.slave import Slave
 from duolog_server.ha.slaveevents import Lost
+from duolog_server.ha.waiters import Release
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.errors import StoreError
 from duolog_server.store.status import BrokerRole, FlushDiskType, PutMessageStatus, RunningFlags

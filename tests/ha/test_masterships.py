@@ -3,8 +3,7 @@
 import pytest
 
 from duolog_server.ha.beginnings import STARTED
-from duolog_server.ha.epochs import Epoch, EpochHistory
-from duolog_server.ha.masterships import KEPT, Mastership, Masterships
+from duolog_server.ha.epochs import KEPT, Epoch, EpochHistory, Mastership, Masterships
 from duolog_server.store.clocks import WallMs
 from tests.ha.pair import close, open_master
 

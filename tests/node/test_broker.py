@@ -11,8 +11,8 @@ from duolog_server.node.broker import Broker
 from duolog_server.node.consuming.groups import Heartbeat
 from duolog_server.node.deferred.halfmessages import Decision, Half, HalfMessages
 from duolog_server.node.deferred.pendingtimers import PendingTimers
-from duolog_server.node.pop.popline import Line
 from duolog_server.node.pop.popqueue import Lease, PopQueue
+from duolog_server.node.pop.subscriber import Line
 from duolog_server.node.service.publishservice import _Turn
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from duolog_server.pipeline import session, taskpython
+from duolog_server.pipeline import session
 from duolog_server.pipeline.errors import BadJob
 
 
@@ -46,7 +46,7 @@ ARCHIVES = sorted((HOME / "python" / "lib").glob("*.zip"))
 @pytest.fixture
 def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)
-    monkeypatch.delenv(taskpython.PYTHON, raising=False)
+    monkeypatch.delenv(session.PYTHON, raising=False)
 
 
 @pytest.mark.skipif(not ARCHIVES, reason="PySpark is not installed, only its client")
@@ -58,7 +58,7 @@ def test_tasks_import_the_installed_pyspark_not_the_archive_that_comes_first(
     told = (
         "import os, py4j, pyspark; print(pyspark.__file__, py4j.__file__, os.environ['PYTHONPATH'])"
     )
-    command = [taskpython.task_python(), "-c", told]
+    command = [session.task_python(), "-c", told]
     path = os.pathsep.join([*map(str, ARCHIVES), str(own), str(HOME.parent)])
     environment = {**os.environ, "PYTHONPATH": path}
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -72,7 +72,7 @@ def test_another_spark_and_a_program_that_cannot_run_leave_tasks_the_plain_pytho
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    assert taskpython.task_python() == sys.executable
+    assert session.task_python() == sys.executable
     monkeypatch.delenv("SPARK_HOME")
-    monkeypatch.setattr(taskpython, "PROGRAM", tmp_path / "none.sh")
-    assert taskpython.task_python() == sys.executable
+    monkeypatch.setattr(session, "PROGRAM", tmp_path / "none.sh")
+    assert session.task_python() == sys.executable

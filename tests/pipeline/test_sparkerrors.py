@@ -51,6 +51,10 @@ duolog._errors.BadRequest: topic 'T' does not exist
         (PYTHON, "ValueError: row 7 has no name"),
         (OURS, "topic 'T' does not exist"),
         (
+            OURS.replace("duolog._errors", "duolog_server.pipeline.errors"),
+            "topic 'T' does not exist",
+        ),
+        (
             "[UNRESOLVED_COLUMN] A column `x`. SQLSTATE: 1;\n'Project",
             "[UNRESOLVED_COLUMN] A column `x`. SQLSTATE: 1;",
         ),

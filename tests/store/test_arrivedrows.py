@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duolog_server.store.arrivedrows import ArrivedRows
+from duolog_server.store.dispatch import ArrivedRows
 from duolog_server.store.kernels import scan
 from duolog_server.store.kernels.jit import I64
 from duolog_server.store.messagestore import MessageStore
@@ -252,7 +252,7 @@ def test_only_rows_that_continue_the_others_are_kept(described: _Described) -> N
 def test_a_full_table_keeps_what_it_has(
     described: _Described, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duolog_server.store.arrivedrows.ROWS_MAX", 5)
+    monkeypatch.setattr("duolog_server.store.dispatch.ROWS_MAX", 5)
     arrived = ArrivedRows()
     for first, end in ((0, 3), (3, 6), (3, 5), (5, 6)):
         arrived.add(described.offset(first), 0, described.as_arrived(first, end))

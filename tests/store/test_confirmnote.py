@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from duolog_server.store.confirmnote import SLOT_BYTES, ConfirmNote
+from duolog_server.store.checkpoint import SLOT_BYTES, ConfirmNote
 from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.status import BrokerRole

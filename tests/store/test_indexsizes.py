@@ -6,7 +6,7 @@ import pytest
 
 from duolog_server.store.dump import check, segment_bytes
 from duolog_server.store.errors import BadStoreDirectory
-from duolog_server.store.indexsizes import IndexSizes, as_found, found_sizes
+from duolog_server.store.indexcheck import IndexSizes, as_found, found_sizes
 from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.options import StoreOptions
 from duolog_server.store.osdisk import OsDisk

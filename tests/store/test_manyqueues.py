@@ -23,9 +23,9 @@ from duolog_server.store.messagestore import MessageStore, PutBatch
 from duolog_server.store.openfiles import LazyFile, OpenFiles
 from duolog_server.store.options import StoreOptions
 from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.queueflushes import at_once
 from duolog_server.store.queuenote import Noted, parse
 from duolog_server.store.status import PutMessageStatus, RunningFlags
-from duolog_server.store.steps import at_once
 from sim.disk import SimDisk
 from tests.support import (
     NOW,

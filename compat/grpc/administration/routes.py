@@ -26,7 +26,7 @@ class JsonRoutes:
                 f"there is no JSON of routes for protocol {request.protocol_type[:64]!r}: clients "
                 "of gRPC call MessagingService/QueryRoute",
             )
-        route = self._broker.remoting_route
+        route = self._broker.dialects.remoting_route
         if route is None:
             raise Refused(
                 Code.UNSUPPORTED,

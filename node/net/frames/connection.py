@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, cast
+from typing import Protocol, cast
 
 import grpc
 import structlog
@@ -26,7 +26,6 @@ from google.protobuf.message import DecodeError
 from duolog_server.node.appending import Appending, Outcome
 from duolog_server.node.net import connection_protocol
 from duolog_server.node.net.connection_protocol import ANSWERS, ConnectionProtocol
-from duolog_server.node.net.frames.authenticator import Authenticator
 from duolog_server.node.net.frames.call import Call, Trailing
 from duolog_server.node.net.methods import Handler
 from duolog_server.node.net.networks import plain_address
@@ -45,6 +44,26 @@ PING_TICKS = 3  # without a sign of the client, then it is pinged
 SILENT_TICKS = 12  # then it is gone; not where it is this node that does not read
 
 
+# The door of the frames port: who may begin a connection, and what stores what comes over it.
+class Authenticator(Protocol):
+    """Who may begin."""
+
+    def admit(self, key: bytes, host: Host, certificate: str) -> tuple[object, Appending] | None:
+        """Whose connection begins with that key, and what stores its appends; None: nobody's.
+
+        host: of the client. certificate: the common name of its certificate; empty without one.
+        """
+
+    def joined(self, principal: object, host: Host, peer: str) -> None:
+        """A connection that was admitted begins. Raises Throttled where there are too many.
+
+        peer: the client's address and port, as gRPC names it.
+        """
+
+    def left(self, principal: object, host: Host, peer: str) -> None:
+        """It ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What holds for every connection.
@@ -59,7 +78,7 @@ class Terms:
     door: Authenticator
     methods: dict[int, Handler]
     answered: Callable[[], None]
-    begin: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+    begin: Callable[[Coroutine[object, None, None]], "asyncio.Task[None]"]
     frame_bytes_max: int
     appends_max: int
     calls_max: int

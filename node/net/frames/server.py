@@ -9,8 +9,7 @@ import structlog
 from duolog._busypoll import busy_poll
 from duolog._frames import NUMBERS
 
-from duolog_server.node.net.frames.authenticator import Authenticator
-from duolog_server.node.net.frames.connection import Connection, Terms
+from duolog_server.node.net.frames.connection import Authenticator, Connection, Terms
 from duolog_server.node.net.handshakes import Handshakes
 from duolog_server.node.net.methods import Handler
 from duolog_server.node.net.port_server import SHORT_CALLS_MAX, PortServer

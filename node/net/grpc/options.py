@@ -4,7 +4,9 @@ The core cannot limit the connections of one address, does not tell of those tha
 reads headers that never end as long as they come, of which it keeps some.
 """
 
-from typing import Protocol
+import os
+
+from duolog_server.node.runtime.config import LimitsSection
 
 Options = tuple[tuple[str, int], ...]
 HANDSHAKE_SECONDS = 10  # of TLS and HTTP/2, from the connection on
@@ -15,22 +17,6 @@ PING_SECONDS = 60  # for the answer to a ping, which comes behind all that it ha
 IDLE_SECONDS = 60  # without a call; then the client connects anew for its next one
 SLAVES_STREAMS_MAX = 64  # of one connection; a slave has one
 IDENTITY_ONLY = 1  # bits of the encodings of messages that are taken
-
-
-class Limits(Protocol):
-    """The configured ones."""
-
-    @property
-    def request_bytes_max(self) -> int:
-        """Of one message."""
-
-    @property
-    def connections_max(self) -> int:
-        """Of one port."""
-
-    @property
-    def streams_max(self) -> int:
-        """Calls at a time on one connection."""
 
 
 # Messages are not compressed by any client of ours; a compressed one is decompressed before its
@@ -47,7 +33,7 @@ _ANY_PORT: Options = (
 )
 
 
-def client_port(limits: Limits) -> Options:
+def client_port(limits: LimitsSection) -> Options:
     """Of the ports of clients."""
     return (
         *_ANY_PORT,
@@ -71,3 +57,17 @@ def replication_port(message_bytes_max: int, connections_max: int) -> Options:
         ("grpc.max_allowed_incoming_connections", connections_max),
         ("grpc.max_concurrent_streams", SLAVES_STREAMS_MAX),
     )
+
+
+# How gRPC waits for the channels that a node opens: in the thread that wakes the event loop.
+#
+# By default gRPC reads a channel in threads of its EventEngine, which wake that thread for each
+# message: on a stream that carries one small message at a time, a quarter of the CPU of its end.
+# The ports that a node serves stay with the EventEngine: it answers more calls at once.
+VARIABLE = "GRPC_EXPERIMENTS"  # gRPC reads it when it is first used
+CHANNELS_IN_ONE_THREAD = "-event_engine_client"
+
+
+def poll_channels_in_one_thread() -> None:
+    """To be called before gRPC is used; what the environment says comes first."""
+    os.environ.setdefault(VARIABLE, CHANNELS_IN_ONE_THREAD)

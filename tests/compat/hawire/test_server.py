@@ -14,7 +14,7 @@ from duolog_server.compat.hawire.frames import REPORT
 from duolog_server.compat.hawire.server import SlavesServer
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.ha.progress import ConnectionState
-from duolog_server.node.replication import coldloader
+from duolog_server.node.replication import masterstream
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.mappedfile import MappedFile
@@ -99,7 +99,9 @@ async def test_status_and_metrics_show_it(start_node: StartNode) -> None:
     async with connected(port_of(node).port, Copy(SEGMENT)) as slave:
         slave.say(0)
         await same(node, slave)
-        await until(lambda: broker_of(node).rocketmq_slaves()[0].received == slave.copy.end)
+        await until(
+            lambda: broker_of(node).dialects.rocketmq_slaves()[0].received == slave.copy.end
+        )
         async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
             (row,) = (await client.admin.node_status()).replication.rocketmq_slaves
         assert row.address.startswith("127.0.0.1:")
@@ -111,7 +113,7 @@ async def test_status_and_metrics_show_it(start_node: StartNode) -> None:
         assert found.value("duolog_rocketmq_slaves", address="127.0.0.1") == 1
         assert found.value("duolog_rocketmq_slave_lag_bytes", address="127.0.0.1") == 0
         assert found.value("duolog_rocketmq_slave_lag_seconds", address="127.0.0.1") == 0
-    await until(lambda: list(broker_of(node).rocketmq_slaves()) == [])
+    await until(lambda: list(broker_of(node).dialects.rocketmq_slaves()) == [])
 
 
 async def test_a_slave_counts_for_no_put(start_node: StartNode) -> None:
@@ -144,7 +146,7 @@ async def test_an_address_that_is_not_allowed_gets_nothing(node: Node) -> None:
                 slave.say(0)
                 await slave.is_closed()
                 assert slave.frames == []
-    (row,) = broker_of(node).rocketmq_slaves()
+    (row,) = broker_of(node).dialects.rocketmq_slaves()
     assert row.address.startswith("127.0.0.2:")
     assert (row.state, row.reason) == (ConnectionState.SUSPEND, server.NOT_ALLOWED)
     said = [one for one in logged if one["event"] == "a slave of RocketMQ is refused"]
@@ -160,7 +162,7 @@ async def test_an_allowed_network(node: Node) -> None:
 async def test_a_refused_connection_is_held_for_a_while(node: Node) -> None:
     """RocketMQ 4's slaves connect again at once after its end."""
     async with connected(port_of(node).port, Copy(SEGMENT), "127.0.0.2") as slave:
-        await until(lambda: len(broker_of(node).rocketmq_slaves()) == 1)
+        await until(lambda: len(broker_of(node).dialects.rocketmq_slaves()) == 1)
         await asyncio.sleep(0.3)
         assert not slave.ended.is_set()
 
@@ -169,7 +171,7 @@ async def test_the_last_addresses_that_were_refused_are_shown_for_a_while(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "REFUSALS_MAX", 2)
-    port, rows = port_of(node), broker_of(node).rocketmq_slaves
+    port, rows = port_of(node), broker_of(node).dialects.rocketmq_slaves
     for host in ("127.0.0.2", "127.0.0.3", "127.0.0.4"):
         async with connected(port.port, Copy(SEGMENT), host):
             await until(lambda host=host: host in [row.host for row in rows()])  # type: ignore[misc]
@@ -190,8 +192,8 @@ async def test_what_is_not_in_memory_is_loaded_before_it_is_sent(
         may_load.wait(WAIT_SECONDS)
         loaded.append(mapped.start + start)
 
-    monkeypatch.setattr(coldloader, "COLD_BYTES", 0)
-    monkeypatch.setattr(coldloader, "_load", load)
+    monkeypatch.setattr(masterstream, "COLD_BYTES", 0)
+    monkeypatch.setattr(masterstream, "_load", load)
     await send(node, 1500)
     slave.say(0)
     await until(lambda: [row.state for row in port_of(node).rows()] == [ConnectionState.TRANSFER])
@@ -211,7 +213,7 @@ async def test_strangers_keep_no_slave_out(node: Node) -> None:
     async with connected(port, Copy(SEGMENT)) as slave:
         slave.say(0)
         await same(node, slave)
-    assert len(broker_of(node).rocketmq_slaves()) <= 2
+    assert len(broker_of(node).dialects.rocketmq_slaves()) <= 2
     for writer in writers:
         writer.close()
 
@@ -236,13 +238,13 @@ async def test_a_slave_that_is_ahead_is_refused_and_shown(node: Node) -> None:
             slave.say(end + 100)
             await slave.is_closed()
             assert slave.frames == []
-    (row,) = broker_of(node).rocketmq_slaves()
+    (row,) = broker_of(node).dialects.rocketmq_slaves()
     assert row.state is ConnectionState.SUSPEND
     assert f"it ends at {end + 100}, beyond the end of this log" in row.reason
     async with connected(port_of(node).port, Copy(SEGMENT)) as slave:
         slave.say(0)
         await same(node, slave)
-        (row,) = broker_of(node).rocketmq_slaves()
+        (row,) = broker_of(node).dialects.rocketmq_slaves()
         assert row.state is ConnectionState.TRANSFER, "forgotten once it follows"
 
 
@@ -250,7 +252,7 @@ async def test_a_slave_that_is_ahead_is_refused_and_shown(node: Node) -> None:
 async def test_nonsense_is_refused(node: Node, slave: Slave) -> None:
     slave.say(-5)
     await slave.is_closed()
-    assert "at offset -5" in broker_of(node).rocketmq_slaves()[0].reason
+    assert "at offset -5" in broker_of(node).dialects.rocketmq_slaves()[0].reason
 
 
 async def test_a_silent_slave_is_let_go(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

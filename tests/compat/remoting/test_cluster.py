@@ -118,7 +118,7 @@ async def test_a_client_that_stays_with_the_old_master_notices_no_switch(
     monkeypatch.setattr(
         "duolog_server.compat.remoting.producing.sending.PATIENCE_MS", 1000 * WAIT_SECONDS
     )
-    monkeypatch.setattr("duolog_server.node.replication.refusals.PATIENCE_MS", 1000 * WAIT_SECONDS)
+    monkeypatch.setattr("duolog_server.node.replication.roles.PATIENCE_MS", 1000 * WAIT_SECONDS)
     monkeypatch.setattr("tests.compat.remoting.client.WAIT_SECONDS", WAIT_SECONDS)
     old = group.the_master()
     async with sdk(group) as client, connected(old) as remoting:

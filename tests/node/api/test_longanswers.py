@@ -206,7 +206,7 @@ async def test_lists_that_nobody_takes_are_bounded(many: Node, deaf: Any, way: s
             for stream in range(1, 401, 2)
         )
     else:
-        port, first = broker.frames_port, frames.hello(broker.frames_keys.issue())
+        port, first = broker.dialects.frames_port, frames.hello(broker.dialects.frames_keys.issue())
         code = frames.NUMBERS[LIST]
         calls = (frames.frame(frames.Kind.CALL, n, 60_000, b"", code) for n in range(1, 201))
     await loop.sock_connect(deaf.socket, ("127.0.0.1", port))

@@ -197,7 +197,7 @@ async def test_a_list_of_very_many_quotas_holds_nobody_up(
 ) -> None:
     broker = broker_of(await start_node())
     names = [f"User:{number}" for number in range(QUOTAS)]
-    broker.metadata._tables.quotas.update(
+    broker.metadata.tables.quotas.update(
         (name, Quota(Subject.parse(name), bytes_in=1).to_row()) for name in names
     )
     list_quotas = native_methods(broker, None, None).by_path["/duolog.v1.Admin/ListQuotas"]

@@ -48,7 +48,7 @@ class Store:
 
 
 def counting(store: Store) -> LogBytes:
-    return LogBytes(store, lambda: store.epoch)
+    return LogBytes(cast(Any, store), lambda: store.epoch)
 
 
 def some(left: int = module.ENTRIES_MAX) -> Allowance:

@@ -176,7 +176,7 @@ async def test_tables_that_are_newer_than_the_log_hide_no_message_that_comes(
     node = await start_node()
     await fill(node)  # A/0 has 20 messages, all consumed by G
     broker = broker_of(node)
-    tables, reached = broker.metadata._tables, broker.store.next_offset
+    tables, reached = broker.metadata.tables, broker.store.next_offset
     ahead = {"0": 23, "1": 2}
     tables._apply_offsets({"group": "G", "offsets": {"A": ahead}, "done": {"A": {"1": [[3, 9]]}}})
     light = {"%LMQ%$here": {"0": 9}, "%LMQ%$gone": {"0": 9}}  # the first has 4 messages

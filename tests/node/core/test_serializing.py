@@ -6,10 +6,9 @@ import pytest
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import Message
 
-from duolog_server.node.core import serializing as module
+from duolog_server.node.core import slices as module
 from duolog_server.node.core import turnbudget
-from duolog_server.node.core.serializing import serialized
-from duolog_server.node.core.slices import Slices
+from duolog_server.node.core.slices import Slices, serialized
 from tests.turns import counted_turns
 
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from duolog_server.node.election.directorywrites import DirectoryWrites
+from duolog_server.node.election.failover import DirectoryWrites
 
 
 async def test_the_oldest_write_that_is_under_way_tells_the_time() -> None:

@@ -34,7 +34,7 @@ from duolog_server.node.core import admission
 from duolog_server.node.election import failover
 from duolog_server.node.election.failover import FailoverService
 from duolog_server.node.election.memoryregistry import MemoryRegistry
-from duolog_server.node.replication import refusals
+from duolog_server.node.replication import roles
 from duolog_server.node.replication.slavestream import ReplicationClient
 from duolog_server.ops.cli.cluster import row_of
 from duolog_server.ops.cli.node import problems_of
@@ -295,7 +295,7 @@ def unfit(node: Node, why: str) -> None:
 async def test_a_put_that_may_wait_is_told_of_the_next_master_as_soon_as_there_is_one(
     voters: Voters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refusals, "PATIENCE_MS", 60_000)
+    monkeypatch.setattr(roles, "PATIENCE_MS", 60_000)
     await voters.start_all()
     leader = voters.the_leader()
     asked, next_one = (node for node in voters.nodes.values() if node is not leader)
@@ -323,7 +323,7 @@ async def test_changes_wait_until_a_new_group_takes_them(
     voters: Voters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "CHANGE_PATIENCE_MS", 60_000)
-    monkeypatch.setattr(refusals, "PATIENCE_MS", 60_000)
+    monkeypatch.setattr(roles, "PATIENCE_MS", 60_000)
     await voters.start("a")
     await until(lambda: voters.leader is not None)
     waiting = broker_of(voters.the_leader()).replication.refusals._waiting

@@ -7,9 +7,8 @@ from typing import Any
 import duolog
 import pytest
 
-from duolog_server.node.filters.bloomfilter import BloomFilter
-from duolog_server.node.filters.consumerfilters import ConsumerFilters
-from duolog_server.store.filterbits import FilterBits
+from duolog_server.node.filters.consumerfilters import BloomFilter, ConsumerFilters
+from duolog_server.store.consumequeueext import FilterBits
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
 from tests.nodefixtures import StartNode
 from tests.until import until

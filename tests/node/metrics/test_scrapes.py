@@ -12,7 +12,7 @@ import pytest
 
 from duolog_server.node.metrics.exposition import AT_ONCE, Exposition, Overdue
 from duolog_server.node.metrics.samples import Samples
-from duolog_server.node.metrics.scrapes import RESTS, STEP_SECONDS, WRITE_SECONDS, Facts, Scrapes
+from duolog_server.node.metrics.server import RESTS, STEP_SECONDS, WRITE_SECONDS, Facts, Scrapes
 from duolog_server.node.metrics.table import SCOPES
 from duolog_server.node.runtime.histogram import Histogram
 from tests.scraping import Scrape

@@ -334,9 +334,9 @@ async def test_answers_that_nobody_takes_are_bounded_over_frames(
         await _fill(client, 6)
         raws = []
         for _ in range(4):
-            raw = open_raw(broker.frames_port, 4096)
+            raw = open_raw(broker.dialects.frames_port, 4096)
             raws.append(raw)
-            await raw.send(frames.hello(broker.frames_keys.issue()))
+            await raw.send(frames.hello(broker.dialects.frames_keys.issue()))
             request = wire.PullRequest(topic="T").SerializeToString()
             code = frames.NUMBERS["/duolog.v1.Messages/Pull"]
             for number in range(1, 9):
@@ -374,7 +374,7 @@ async def test_one_address_does_not_take_all_connections_of_frames(
     node = await start_node(limits={limit: most})
     assert node.broker is not None
     assert node._frames is not None
-    taking, port = node._frames, node.broker.frames_port
+    taking, port = node._frames, node.broker.dialects.frames_port
     held = [open_raw(port) for _ in range(most)]
     await until(lambda: taking.connections == most)
     assert await open_raw(port).read() == b""

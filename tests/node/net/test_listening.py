@@ -136,7 +136,7 @@ async def test_every_port_that_listens_on_all_addresses_takes_ipv4_and_ipv6(
     assert node.broker.advertised == f"[::1]:{node.port}"
     for port in (
         node.port,
-        node.broker.frames_port,
+        node.broker.dialects.frames_port,
         node.remoting.port,
         node.metrics.port,
         node.ha_port,

@@ -14,7 +14,7 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 from duolog_server.compat.grpc.words.stubs import METHODS, SERVICE_NAME
-from duolog_server.node.replication.stream import HA_METHOD
+from duolog_server.node.replication.outgoing import HA_METHOD
 from duolog_server.serve.server import Node
 from tests import http2bytes as h2
 from tests.keyfiles import access_files
@@ -41,7 +41,7 @@ def ports_of(node: Node) -> dict[str, int]:
     assert node.metrics is not None
     return {
         "clients": node.port,
-        "frames": broker_of(node).frames_port,
+        "frames": broker_of(node).dialects.frames_port,
         "metrics": node.metrics.port,
         "replication": node.ha_port,
     }

@@ -258,7 +258,7 @@ async def test_a_connection_that_ended_is_not_kept_for_the_collector(
     assert node.broker is not None
     assert node.remoting is not None
     assert node.metrics is not None
-    ports = {"frames": node.broker.frames_port, "remoting": node.remoting.port}
+    ports = {"frames": node.broker.dialects.frames_port, "remoting": node.remoting.port}
     ports["metrics"] = node.metrics.port
     context = trusting(secured.authority.cert)
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog_server.node.pop.offsetranges import OffsetRanges
-from duolog_server.node.pop.popqueue import Lease, PopQueue
+from duolog_server.node.pop.popqueue import Lease, OffsetRanges, PopQueue
 from duolog_server.store.clocks import MonoMs
 
 STEPS = st.lists(

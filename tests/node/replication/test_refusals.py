@@ -2,8 +2,8 @@
 
 import asyncio
 
-from duolog_server.node.replication import refusals
-from duolog_server.node.replication.refusals import Refusals
+from duolog_server.node.replication import roles
+from duolog_server.node.replication.roles import Refusals
 
 
 class Node:
@@ -42,13 +42,13 @@ async def test_a_refusal_waits_no_longer_than_its_client_and_the_node_allow() ->
     told = node.refusals.told_later(3_600_000)
     assert told is not None
     due = node.refusals._waiting[told].when()
-    assert due <= loop.time() + refusals.PATIENCE_MS / 1000
+    assert due <= loop.time() + roles.PATIENCE_MS / 1000
     node.refusals.end()
 
 
 async def test_only_so_many_wait() -> None:
     node = Node()
-    told = [node.refusals.told_later(1000) for _ in range(refusals.WAITING_MAX + 1)]
+    told = [node.refusals.told_later(1000) for _ in range(roles.WAITING_MAX + 1)]
     assert [one is None for one in told[-2:]] == [False, True]
     node.refusals.end()
     assert all(one is None or one.done() for one in told)

@@ -31,7 +31,7 @@ from duolog_server.ha.slave import Slave
 from duolog_server.node.consuming.reading import Selection
 from duolog_server.node.filters.tagfilter import EVERYTHING
 from duolog_server.node.replication import masterstream, slavestream
-from duolog_server.node.replication.stream import HA_METHOD
+from duolog_server.node.replication.outgoing import HA_METHOD
 from duolog_server.node.runtime.config import ConfigError, load
 from duolog_server.ops.cli.cluster import row_of
 from duolog_server.ops.cli.node import problems_of

@@ -77,21 +77,6 @@ def test_a_key_of_another_certificate_is_refused_and_an_expired_certificate_is_n
     load(flags={"tls": {**tls, "cert": str(old.cert), "key": str(old.key)}})
 
 
-@pytest.mark.parametrize("key", ["tls_listen", "tls_cert", "tls_key"])
-def test_keys_of_earlier_versions_name_the_new_ones(
-    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    new = f"this key is tls.{key.removeprefix('tls_')} now"
-    with pytest.raises(ConfigError, match=rf"rocketmq.{key}: {new} .*from flag"):
-        load(flags={"rocketmq": {key: "127.0.0.1:1"}})
-    (tmp_path / "old.toml").write_text(f'[rocketmq]\n{key} = "x"\n')
-    with pytest.raises(ConfigError, match=rf"{new} .*old.toml"):
-        load(tmp_path / "old.toml")
-    monkeypatch.setenv(f"DUOLOG_ROCKETMQ__{key.upper()}", "x")
-    with pytest.raises(ConfigError, match=f"environment DUOLOG_ROCKETMQ__{key.upper()}: {new}"):
-        load()
-
-
 def test_files_of_etcd_are_checked_as_well(tls: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"registry.tls_\*: cannot read /none.pem"):
         load(flags={"registry": {"tls_ca": "/none.pem"}})

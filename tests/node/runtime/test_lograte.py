@@ -8,8 +8,13 @@ import pytest
 import structlog
 from structlog.typing import EventDict
 
-from duolog_server.node.runtime.lograte import EVENTS_MAX, LINES_MAX, SPAN_SECONDS, RateLimiter
-from duolog_server.node.runtime.logs import configure_logging
+from duolog_server.node.runtime.logs import (
+    EVENTS_MAX,
+    LINES_MAX,
+    SPAN_SECONDS,
+    RateLimiter,
+    configure_logging,
+)
 
 
 class Lines:

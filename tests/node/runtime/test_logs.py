@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from duolog_server.node.runtime.lograte import LINES_MAX
-from duolog_server.node.runtime.logs import configure_logging
+from duolog_server.node.runtime.logs import LINES_MAX, configure_logging
 
 HOSTILE = (
     "\x1b[31mred",

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from duolog_server.node.runtime import trimming
+from duolog_server.node.runtime import memory
 from duolog_server.node.runtime.memory import OwnMemory
 
 
 def test_memory_can_be_given_back() -> None:
-    trimming.give_back()
+    memory.give_back()
 
 
 async def test_where_the_system_does_not_tell_of_memory_nothing_is_given_back(
@@ -21,19 +21,19 @@ async def test_where_the_system_does_not_tell_of_memory_nothing_is_given_back(
         raise FileNotFoundError("/proc/self/statm")
 
     monkeypatch.setattr(OwnMemory, "read", read)
-    await trimming.keep_trimmed()
+    await memory.keep_trimmed()
 
 
 async def test_memory_is_given_back_where_a_node_has_grown_and_not_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    grown = trimming.GROWN_BYTES
+    grown = memory.GROWN_BYTES
     sizes = [100, 100 + grown - 1, 90, 90 + grown, 95, 95 + grown - 1]
     given: list[int] = []
-    monkeypatch.setattr(trimming, "CHECK_SECONDS", 0)
+    monkeypatch.setattr(memory, "CHECK_SECONDS", 0)
     monkeypatch.setattr(OwnMemory, "read", lambda _: sizes[0])
-    monkeypatch.setattr(trimming, "give_back", lambda: given.append(sizes.pop(0)))
-    keeping = asyncio.create_task(trimming.keep_trimmed())
+    monkeypatch.setattr(memory, "give_back", lambda: given.append(sizes.pop(0)))
+    keeping = asyncio.create_task(memory.keep_trimmed())
     await asyncio.sleep(0)
     for _ in range(2):
         sizes.pop(0)
@@ -55,7 +55,7 @@ async def test_memory_is_given_back_where_a_node_has_grown_and_not_else(
 async def test_a_node_works_on_where_no_memory_can_be_given_back(
     monkeypatch: pytest.MonkeyPatch, refused: Exception
 ) -> None:
-    sizes = iter(itertools.count(0, trimming.GROWN_BYTES))
+    sizes = iter(itertools.count(0, memory.GROWN_BYTES))
     tried = asyncio.Queue[None]()
 
     def refuse() -> None:
@@ -65,11 +65,11 @@ async def test_a_node_works_on_where_no_memory_can_be_given_back(
     async def in_this_thread(work: Callable[[], None]) -> None:
         work()
 
-    monkeypatch.setattr(trimming, "CHECK_SECONDS", 0)
+    monkeypatch.setattr(memory, "CHECK_SECONDS", 0)
     monkeypatch.setattr(OwnMemory, "read", lambda _: next(sizes))
-    monkeypatch.setattr(trimming, "give_back", refuse)
+    monkeypatch.setattr(memory, "give_back", refuse)
     monkeypatch.setattr(asyncio, "to_thread", in_this_thread)
-    keeping = asyncio.create_task(trimming.keep_trimmed())
+    keeping = asyncio.create_task(memory.keep_trimmed())
     async with asyncio.timeout(10):
         for _ in range(2):
             await tried.get()

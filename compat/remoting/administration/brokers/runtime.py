@@ -13,8 +13,7 @@ from duolog_server.compat.remoting.codec.command import VERSION, Command
 from duolog_server.node.broker import Broker
 from duolog_server.node.engine.storestatus import StoreStatus
 from duolog_server.node.runtime.histogram import Histogram
-from duolog_server.store.directories import LOG
-from duolog_server.store.filesystems import FileSystem, file_system_of
+from duolog_server.store.directories import LOG, FileSystem, file_system_of
 
 VERSION_NAME = "V4_9_8"  # that of VERSION
 UNITS = "KMGTPE"

@@ -218,12 +218,12 @@ async def test_a_client_with_another_key_is_refused(node: Node, client: duolog.C
     with pytest.raises(duolog.Unavailable, match="stale connection key"):
         await _frameschannel.connect(("127.0.0.1", server(node).port), b"x" * 16, 5)
     assert node.broker is not None
-    keys, node.broker.frames_keys = node.broker.frames_keys, SharedKey()
+    keys, node.broker.dialects.frames_keys = node.broker.dialects.frames_keys, SharedKey()
     async with duolog.Client(f"127.0.0.1:{node.port}") as misled:
         async with misled.producer() as producer:
             assert (await producer.send("T", b"x")).status == "PUT_OK"
         assert not over_frames(misled)
-        node.broker.frames_keys = keys
+        node.broker.dialects.frames_keys = keys
         await until(lambda: over_frames(misled))
 
 
@@ -245,25 +245,25 @@ async def test_a_port_that_speaks_something_else_is_not_used(node: Node, answer:
     async with await asyncio.start_server(talk, "127.0.0.1", 0) as stranger:
         port = stranger.sockets[0].getsockname()[1]
         assert node.broker is not None
-        node.broker.frames_port = port
+        node.broker.dialects.frames_port = port
         async with duolog.Client(f"127.0.0.1:{node.port}") as client:
             await client.admin.create_topic("T", 1)
             async with client.producer() as producer:
                 assert (await producer.send("T", b"x")).status == "PUT_OK"
             assert not over_frames(client)
-            node.broker.frames_port = server(node).port
+            node.broker.dialects.frames_port = server(node).port
             await until(lambda: over_frames(client))
 
 
 async def test_an_invalid_port_is_rejected_at_once(node: Node) -> None:
     """Calls do not wait for frames that are no longer tried."""
     assert node.broker is not None
-    node.broker.frames_port = 70_000
+    node.broker.dialects.frames_port = 70_000
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
         await client.admin.create_topic("T", 1)
         await until(seed(client)._tried.is_set)
         assert not over_frames(client)
-        node.broker.frames_port = server(node).port
+        node.broker.dialects.frames_port = server(node).port
         await until(lambda: over_frames(client))
 
 
@@ -275,11 +275,11 @@ async def test_a_restarted_node_has_another_key(start_node: StartNode) -> None:
         async with client.producer() as producer:
             await producer.send("T", b"1", queue_id=0)
             assert node.broker is not None
-            key = node.broker.frames_keys.issue()
+            key = node.broker.dialects.frames_keys.issue()
             await node.stop()
             again = await start_node(listen=endpoint)
             assert again.broker is not None
-            assert again.broker.frames_keys.issue() != key
+            assert again.broker.dialects.frames_keys.issue() != key
             await producer.send("T", b"2", queue_id=0)
             await until(lambda: over_frames(client))
             await producer.send("T", b"3", queue_id=0)

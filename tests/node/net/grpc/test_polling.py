@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
-from duolog_server.node.net.grpc import polling
+from duolog_server.node.net.grpc import options
 
 USE = "import grpc; grpc.insecure_channel('127.0.0.1:1').close()"
-SET = "from duolog_server.node.net.grpc import polling; polling.poll_channels_in_one_thread()"
+SET = "from duolog_server.node.net.grpc import options; options.poll_channels_in_one_thread()"
 
 
 def said(program: str, **environment: str) -> str:
     """What a process writes that uses gRPC."""
-    others = {name: value for name, value in os.environ.items() if name != polling.VARIABLE}
+    others = {name: value for name, value in os.environ.items() if name != options.VARIABLE}
     found = subprocess.run(
         [sys.executable, "-c", program],
         env={**others, **environment},
@@ -26,14 +26,14 @@ def said(program: str, **environment: str) -> str:
 
 
 def test_the_installed_grpc_knows_the_experiment_by_its_name() -> None:
-    assert "Unknown experiment" in said(USE, **{polling.VARIABLE: "-no_such_thing"})
+    assert "Unknown experiment" in said(USE, **{options.VARIABLE: "-no_such_thing"})
     assert "Unknown experiment" not in said(f"{SET}; {USE}")
 
 
 def test_what_the_environment_says_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(polling.VARIABLE, "")
-    polling.poll_channels_in_one_thread()
-    assert os.environ[polling.VARIABLE] == ""
-    monkeypatch.delenv(polling.VARIABLE)
-    polling.poll_channels_in_one_thread()
-    assert os.environ[polling.VARIABLE] == polling.CHANNELS_IN_ONE_THREAD
+    monkeypatch.setenv(options.VARIABLE, "")
+    options.poll_channels_in_one_thread()
+    assert os.environ[options.VARIABLE] == ""
+    monkeypatch.delenv(options.VARIABLE)
+    options.poll_channels_in_one_thread()
+    assert os.environ[options.VARIABLE] == options.CHANNELS_IN_ONE_THREAD
