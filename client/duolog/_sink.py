@@ -7,10 +7,12 @@ from typing import TypeVar
 
 from duolog._backoff import BackOff
 from duolog._columns import crc32
+from duolog._connection import ATTEMPT_SECONDS
 from duolog._errors import Busy, ResultUnknown
 from duolog._fromwire import described
 from duolog._router import Router
 from duolog.wire import duolog_pb2 as wire
+from duolog.wire import duolog_pb2_grpc as stubs
 
 T = TypeVar("T")
 
@@ -83,12 +85,7 @@ class Sink:
             flag=flag,
         )
         request = wire.StageRequest(sink=self.name, batch=batch.SerializeToString())
-        connection = self._router.connection(self.group)
-        reply: wire.StageReply = await self._patiently(
-            lambda left: connection.call(
-                lambda less: connection.messages.Stage(request, timeout=less), left
-            )
-        )
+        reply = await self._patiently(lambda stub, left: stub.Stage(request, timeout=left))
         return int(reply.staged)
 
     async def publish(
@@ -111,35 +108,37 @@ class Sink:
         request = wire.PublishRequest(
             sink=self.name, batch=batch, staged=staged, contents=contents, publisher=publisher
         )
-        connection = self._router.connection(self.group)
-        reply: wire.PublishReply = await self._patiently(
-            lambda left: connection.call(
-                lambda less: connection.messages.Publish(request, timeout=less), left, attempt=left
-            )
+        reply = await self._patiently(
+            lambda stub, left: stub.Publish(request, timeout=left), self._timeout
         )
         return bool(reply.before)
 
     async def state(self) -> SinkState | None:
         """The last published batch, None for none. Raises Timeout, Unavailable."""
         request = wire.SinkStateRequest(sink=self.name)
-        connection = self._router.connection(self.group)
-        reply: wire.SinkStateReply = await self._patiently(
-            lambda left: connection.call(
-                lambda less: connection.messages.SinkState(request, timeout=less), left
-            )
-        )
+        reply = await self._patiently(lambda stub, left: stub.SinkState(request, timeout=left))
         if not reply.known:
             return None
         return described(SinkState, reply)
 
-    async def _patiently(self, call: Callable[[float], Awaitable[T]]) -> T:
-        """Call again while the group is busy: as long as too few replicas are in sync, say."""
-        loop = asyncio.get_running_loop()
+    async def _patiently(
+        self,
+        make: Callable[[stubs.MessagesStub, float], Awaitable[T]],
+        attempt: float = ATTEMPT_SECONDS,
+    ) -> T:
+        """Call again while the group is busy: as long as too few replicas are in sync, say.
+
+        attempt: seconds for one node, of those that are left.
+        """
+        loop, connection = asyncio.get_running_loop(), self._router.connection(self.group)
         deadline = loop.time() + self._timeout
         back_off = BackOff(self._router.runtime.chance)
         while True:
             try:
-                return await call(deadline - loop.time())
+                left = deadline - loop.time()
+                return await connection.call(
+                    lambda less: make(connection.messages, less), left, attempt=min(attempt, left)
+                )
             except (Busy, ResultUnknown):  # both may be asked for twice
                 pause = back_off.next(False)
                 if loop.time() + pause >= deadline:

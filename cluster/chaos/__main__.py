@@ -24,6 +24,23 @@ from duolog_server.chaos.target import Target, Unsupported
 from duolog_server.chaos.timeline import KINDS, BadTimeline, Fault, dumps, loads, plan
 from duolog_server.chaos.workload import Load
 
+OPTIONS: tuple[tuple[str, type, object, str], ...] = (
+    ("seed", int, 1, "seed of the order and the times of faults"),
+    ("replay", Path, None, "repeat the faults of a timeline.json"),
+    ("lasts", float, 0.5, "mean duration of a fault in seconds"),
+    ("gap", float, 0.3, "mean seconds between faults"),
+    ("quiet", float, 0.0, "seconds without faults at the end"),
+    ("lease", int, 3, "processes: lease in seconds"),
+    ("etcd", int, 1, "processes: members of etcd"),
+    ("disks", int, 0, "processes: MiB of each node's disk"),
+    ("flush", str, "ASYNC_FLUSH", "processes: flush_disk_type"),
+    ("producers", int, 4, "producers of the load"),
+    ("pause-ms", float, 2.0, "pause of a producer between sends"),
+    ("least-ok", int, 100, "with fewer acknowledged sends the run is invalid"),
+    ("out", Path, Path("chaos-results"), "folder for reports"),
+    ("name", str, "", "name of this run's report"),
+)
+
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     """The arguments."""
@@ -32,35 +49,10 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--target", choices=("processes", "containers"), default="processes")
     for kind in KINDS:
         word = kind.replace("_", "-")
-        parser.add_argument(
-            f"--{word}", type=int, default=0, metavar="N", help=f"number of {word} faults"
-        )
-    parser.add_argument(
-        "--seed", type=int, default=1, help="seed of the order and the times of faults"
-    )
-    parser.add_argument("--replay", type=Path, help="repeat the faults of a timeline.json")
-    parser.add_argument(
-        "--lasts", type=float, default=0.5, help="mean duration of a fault in seconds"
-    )
-    parser.add_argument("--gap", type=float, default=0.3, help="mean seconds between faults")
-    parser.add_argument(
-        "--quiet", type=float, default=0.0, help="seconds without faults at the end"
-    )
-    parser.add_argument("--lease", type=int, default=3, help="processes: lease in seconds")
-    parser.add_argument("--etcd", type=int, default=1, help="processes: members of etcd")
-    parser.add_argument("--disks", type=int, default=0, help="processes: MiB of each node's disk")
-    parser.add_argument("--flush", default="ASYNC_FLUSH", help="processes: flush_disk_type")
-    parser.add_argument("--producers", type=int, default=4)
-    parser.add_argument(
-        "--pause-ms", type=float, default=2.0, help="pause of a producer between sends"
-    )
-    parser.add_argument(
-        "--least-ok", type=int, default=100, help="with fewer acknowledged sends the run is invalid"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("chaos-results"), help="folder for reports"
-    )
-    parser.add_argument("--name", default="", help="name of this run's report")
+        told = f"number of {word} faults"
+        parser.add_argument(f"--{word}", type=int, default=0, metavar="N", help=told)
+    for name, of, default, told in OPTIONS:
+        parser.add_argument(f"--{name}", type=of, default=default, help=told)
     return parser.parse_args(words)
 
 

@@ -2,11 +2,11 @@
 
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 from duolog_server.chaos.target import Unsupported
+from duolog_server.demo.childprocess import ChildProcess
 from duolog_server.demo.ports import free_ports
 from duolog_server.ha.registry import RegistryError
 from duolog_server.node.election.etcd import EtcdRegistry
@@ -15,7 +15,6 @@ from duolog_server.node.runtime.tls import Tls
 READY_SECONDS = 60.0
 # etcd grants no lease below one and a half of this, in whole seconds: so it grants one of 1 s.
 ELECTION_MS = 600
-STOP_SECONDS = 10.0
 
 
 class LocalEtcd:
@@ -31,11 +30,14 @@ class LocalEtcd:
     ) -> None:
         """tls: serve clients with this certificate, and ask them for one of its authority."""
         self._election_ms = election_ms
-        self.directory = directory
+        self.directory = directory = directory.absolute()
         self.tls = tls
         ports = free_ports(2 * members)
         self._clients, self._peers = ports[:members], ports[members:]
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._members = [
+            ChildProcess(f"m{k}", self._command(k), directory / f"etcd{k}.log")
+            for k in range(members)
+        ]
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -64,25 +66,22 @@ class LocalEtcd:
         """Start one. Raises Unsupported."""
         if shutil.which("etcd") is None:
             raise Unsupported("etcd is not installed (apt-get install etcd-server)")
+        self._members[member].start()
+
+    def _command(self, member: int) -> list[str]:
         scheme = "http" if self.tls is None else "https"
         client = f"{scheme}://127.0.0.1:{self._clients[member]}"
         peer = f"http://127.0.0.1:{self._peers[member]}"
         cluster = ",".join(f"m{k}=http://127.0.0.1:{p}" for k, p in enumerate(self._peers))
-        log = self.directory / f"etcd{member}.log"
-        with log.open("ab") as output:
-            self._processes[member] = subprocess.Popen(
-                [
-                    "etcd", "--name", f"m{member}",
-                    "--data-dir", str(self.directory / f"etcd{member}"),
-                    "--listen-client-urls", client, "--advertise-client-urls", client,
-                    "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-                    "--initial-cluster", cluster, *self._tls_flags(),
-                    "--election-timeout", str(self._election_ms),
-                    "--heartbeat-interval", str(self._election_ms // 10),
-                ],
-                stdout=output,
-                stderr=output,
-            )  # fmt: skip
+        return [
+            "etcd", "--name", f"m{member}",
+            "--data-dir", str(self.directory / f"etcd{member}"),
+            "--listen-client-urls", client, "--advertise-client-urls", client,
+            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+            "--initial-cluster", cluster, *self._tls_flags(),
+            "--election-timeout", str(self._election_ms),
+            "--heartbeat-interval", str(self._election_ms // 10),
+        ]  # fmt: skip
 
     def _tls_flags(self) -> list[str]:
         if self.tls is None:
@@ -94,22 +93,18 @@ class LocalEtcd:
 
     def kill(self, member: int = 0) -> None:
         """SIGKILL."""
-        process = self._processes.pop(member)
-        process.kill()
-        process.wait(STOP_SECONDS)
+        self._members[member].kill()
 
     def pause(self, member: int = 0) -> None:
         """SIGSTOP."""
-        self._processes[member].send_signal(signal.SIGSTOP)
+        self._members[member].signal(signal.SIGSTOP)
 
     def resume(self, member: int = 0) -> None:
         """SIGCONT."""
-        self._processes[member].send_signal(signal.SIGCONT)
+        self._members[member].signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """All members down."""
-        for process in self._processes.values():
-            process.kill()
-        for process in self._processes.values():
-            process.wait(STOP_SECONDS)
-        self._processes.clear()
+        """All members down, at once: nothing they hold is read again."""
+        for member in self._members:
+            if member.running:
+                member.kill()

@@ -215,13 +215,9 @@ class Run:
         hit = {MASTER: master, SLAVE: others[len(self.result.faults) % len(others)]}.get(
             fault.node, fault.node
         )
-        acted = getattr(self, "_" + fault.kind, None)
-        if acted is None:
-            raise Invalid(f"unknown fault {fault.kind!r}")
         struck = self.workload.now()
         self._before = max([self._epoch, *self.workload.answered])
-        loses_master = hit == master and fault.kind != "disk_full"
-        undone = await acted(fault, hit, loses_master)
+        undone = await self._act(fault, hit)
         return replace(fault, struck=struck, undone=undone, hit=hit)
 
     async def _first_answer(self, kind: str, since: float, epoch: int) -> None:
@@ -245,50 +241,38 @@ class Run:
         await asyncio.to_thread(undo)
         return self.workload.now()
 
-    async def _kill(self, fault: Fault, node: str, failover: bool) -> float:
-        struck = time.monotonic()
-        await asyncio.to_thread(self.target.kill, node)
-        return await self._lasting(fault, struck, lambda: self.target.revive(node), failover)
+    async def _act(self, fault: Fault, node: str) -> float:
+        """Do what a fault is, and undo it when it has lasted. Raises Invalid for an unknown one."""
+        if fault.kind == "switch":
+            return await self._switch(fault)
+        target, member, nothing = self.target, len(self.result.faults) % 3, lambda: None
+        acts: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+            "kill": (lambda: target.kill(node), lambda: target.revive(node)),
+            "pause": (lambda: target.pause(node), lambda: target.resume(node)),
+            "disconnect": (
+                lambda: target.cut(node, "all", both=True),
+                lambda: target.mend(node),
+            ),
+            "cut_one_way": (
+                lambda: target.cut(node, fault.other or "all", both=False),
+                lambda: target.mend(node),
+            ),
+            "restart": (lambda: target.restart(node), nothing),
+            "etcd_kill": (lambda: target.kill_etcd(member), lambda: target.revive_etcd(member)),
+            "disk_full": (lambda: target.fill_disk(node), lambda: target.free_disk(node)),
+            "power_cut_all": (target.power_cut_all, nothing),
+        }
+        if fault.kind not in acts:
+            raise Invalid(f"unknown fault {fault.kind!r}")
+        do, undo = acts[fault.kind]
+        began, lost = time.monotonic(), node == self._master
+        await asyncio.to_thread(do)
+        # A process is gone as soon as it is struck, and comes back within the act of a restart.
+        struck = began if fault.kind in ("kill", "restart") else time.monotonic()
+        lost = lost and fault.kind not in ("disk_full", "etcd_kill")
+        return await self._lasting(fault, struck, undo, lost or fault.kind == "power_cut_all")
 
-    async def _pause(self, fault: Fault, node: str, failover: bool) -> float:
-        await asyncio.to_thread(self.target.pause, node)
-        struck = time.monotonic()
-        return await self._lasting(fault, struck, lambda: self.target.resume(node), failover)
-
-    async def _disconnect(self, fault: Fault, node: str, failover: bool) -> float:
-        await asyncio.to_thread(lambda: self.target.cut(node, "all", both=True))
-        struck = time.monotonic()
-        return await self._lasting(fault, struck, lambda: self.target.mend(node), failover)
-
-    async def _cut_one_way(self, fault: Fault, node: str, failover: bool) -> float:
-        other = fault.other or "all"
-        await asyncio.to_thread(lambda: self.target.cut(node, other, both=False))
-        struck = time.monotonic()
-        return await self._lasting(fault, struck, lambda: self.target.mend(node), failover)
-
-    async def _restart(self, fault: Fault, node: str, failover: bool) -> float:
-        struck = time.monotonic()
-        await asyncio.to_thread(self.target.restart, node)
-        return await self._lasting(fault, struck, lambda: None, failover)
-
-    async def _etcd_kill(self, fault: Fault, node: str, failover: bool) -> float:
-        member = len(self.result.faults) % 3
-        await asyncio.to_thread(self.target.kill_etcd, member)
-        await asyncio.sleep(fault.lasts)
-        await asyncio.to_thread(self.target.revive_etcd, member)
-        return self.workload.now()
-
-    async def _disk_full(self, fault: Fault, node: str, failover: bool) -> float:
-        await asyncio.to_thread(self.target.fill_disk, node)
-        await asyncio.sleep(fault.lasts)
-        await asyncio.to_thread(self.target.free_disk, node)
-        return self.workload.now()
-
-    async def _power_cut_all(self, fault: Fault, node: str, failover: bool) -> float:
-        await asyncio.to_thread(self.target.power_cut_all)
-        return await self._lasting(fault, time.monotonic(), lambda: None, True)
-
-    async def _switch(self, fault: Fault, node: str, failover: bool) -> float:
+    async def _switch(self, fault: Fault) -> float:
         async def order() -> None:
             async with duolog.Client(self.target.endpoint(self._master), timeout=10) as client:
                 await client.admin.failover()

@@ -1,17 +1,14 @@
 """`duolog bench`: produce and consume against a node, recover offline."""
 
 import csv
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from duolog_server.ops.cli.access import asked, calls, prints
-from duolog_server.ops.cli.output import fail, print_facts
+from duolog_server.ops.cli.output import fail, print_facts, progress_bar
 
 if TYPE_CHECKING:
     from duolog import Client
@@ -22,20 +19,6 @@ app = typer.Typer(no_args_is_help=True)
 
 Csv = typer.Option("--csv", help="Append the result to this CSV file.")
 Topic = typer.Option(help="Topic; created if it does not exist.")
-
-
-@contextmanager
-def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task(what, total=total)
-        yield lambda done: bars.update(bar, completed=done)
 
 
 def _report(row: dict[str, object], target: Path | None) -> None:
@@ -68,7 +51,7 @@ def produce(
     """Send messages as fast as the node accepts them."""
     _positive(messages=messages, size=size, batch=batch, senders=senders)
 
-    with _bar("produce", messages) as progress:
+    with progress_bar("produce", messages) as progress:
 
         async def work(client: "Client") -> "Measured":
             from duolog import TopicExists
@@ -99,7 +82,7 @@ def consume(
     """Read messages as fast as the node delivers them."""
     _positive(messages=messages)
 
-    with _bar("consume", messages) as progress:
+    with progress_bar("consume", messages) as progress:
 
         async def work(client: "Client") -> "Measured":
             from duolog_server.demo.measure import consume as measure
@@ -127,7 +110,7 @@ def recover(
 
     directory = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
     try:
-        with _bar("fill", megabytes << 20) as progress:
+        with progress_bar("fill", megabytes << 20) as progress:
             fill_store(directory, megabytes << 20, size, progress)
         found = measure(directory)
     finally:

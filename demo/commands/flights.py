@@ -24,13 +24,14 @@ def flights(
     from rich.console import Console
 
     from duolog_server.demo.childnode import ChildError
-    from duolog_server.demo.flights import FlightsError, run_flights
+    from duolog_server.demo.flights import run_flights
+    from duolog_server.demo.takeover import DemoError
     from duolog_server.pipeline.errors import BadJob
 
     def work(spark: "SparkSession") -> dict[str, str]:
         try:
             return run_flights(spark, Console(stderr=wants_json()), out)
-        except (FlightsError, ChildError) as error:
+        except (DemoError, ChildError) as error:
             raise BadJob(str(error)) from None
 
     facts = run_job("flights", master, work)

@@ -240,9 +240,9 @@ def prints(
 
 
 def _refuse(text: str, hint: str = "") -> NoReturn:
-    from duolog_server.ops.cli.output import USAGE, fail
+    from duolog_server.ops.cli.output import refuse
 
-    fail(text, hint, USAGE)
+    refuse(text, hint)
 
 
 def resolved(flags: Mapping[str, Any], environment: Mapping[str, Any]) -> ConnectionSettings:

@@ -6,7 +6,8 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -73,6 +74,11 @@ def fail(text: str, hint: str = "", status: int = EXIT_ERROR) -> NoReturn:
     if hint:
         say(f"  try: {hint}")
     raise typer.Exit(status)
+
+
+def refuse(text: str, hint: str = "") -> NoReturn:
+    """`fail` for a command that cannot be carried out as it was given."""
+    fail(text, hint, USAGE)
 
 
 def print_json(value: object) -> None:
@@ -159,6 +165,22 @@ def show_findings(findings: "Iterable[Finding]") -> None:
         print(f"         {plain(finding.do)}{page}")
     if not found:
         print("no problems found")
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """A progress bar on a terminal: it is called with what is done, and with the total where that
+    was not known.
+    """
+    if not sys.stderr.isatty():
+        yield lambda done, of=0: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task(what, total=total)
+        yield lambda done, of=total: bars.update(bar, completed=done, total=of)
 
 
 _HINTS = {

@@ -1,7 +1,6 @@
 """`duolog pipeline`: jobs on Spark over store directories and topics."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -65,18 +64,6 @@ def run_job(
         output.fail(reason_of(error), f"duolog pipeline {name} --help")
     finally:
         end_session(spark)
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
-        bar = bars.add_task(what, total=None)
-        yield lambda done, total: bars.update(bar, completed=done, total=total)
 
 
 @prints(app)
@@ -230,7 +217,7 @@ def replay(
         name,
         caller(),
     )
-    with _bar("replay") as progress:
+    with output.progress_bar("replay") as progress:
         made = run_job(
             "replay", master, lambda spark: work(spark, what, progress), lambda: check(what)
         )

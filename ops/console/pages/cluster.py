@@ -11,18 +11,10 @@ from duolog._router import Router
 
 from duolog_server.ops.console.view.addresses import CLUSTER
 from duolog_server.ops.console.view.formatting import command, counted, listed
+from duolog_server.ops.console.view.questions import Field, Question, confirmed, whole_number
 from duolog_server.ops.console.view.rates import Flow
 from duolog_server.ops.console.view.timeline import TimeLine, time_line
-from duolog_server.ops.console.view.visits import (
-    Action,
-    Done,
-    Field,
-    Question,
-    Shown,
-    Visit,
-    confirmed,
-    whole_number,
-)
+from duolog_server.ops.console.view.visits import Action, Done, Shown, Visit
 from duolog_server.ops.inspection.doctor.diagnosis import diagnose
 from duolog_server.ops.inspection.doctor.findings import ERROR, NOTE, Finding, Seen, replica_of
 from duolog_server.ops.inspection.masterships import Led, led

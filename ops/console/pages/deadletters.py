@@ -18,17 +18,8 @@ from duolog_server.ops.console.pages.messages import message_row
 from duolog_server.ops.console.view.addresses import DEAD, address
 from duolog_server.ops.console.view.formatting import command, counted, listed, number, sentence
 from duolog_server.ops.console.view.inputs import SELECTED, box_of, chosen
-from duolog_server.ops.console.view.visits import (
-    Action,
-    Done,
-    Exported,
-    Field,
-    Question,
-    Shown,
-    Visit,
-    confirmed,
-    whole_number,
-)
+from duolog_server.ops.console.view.questions import Field, Question, confirmed, whole_number
+from duolog_server.ops.console.view.visits import Action, Done, Exported, Shown, Visit
 from duolog_server.ops.inspection.deadletters.letters import (
     PAGE_BYTES,
     as_json,

@@ -17,7 +17,8 @@ from duolog_server.ops.console.searches import UNSEEN_SECONDS, Running
 from duolog_server.ops.console.view.addresses import MESSAGES, SEARCH_AGAIN, SEARCH_STOP, search_of
 from duolog_server.ops.console.view.formatting import command, counted, duration, number, sentence
 from duolog_server.ops.console.view.inputs import queue_place, time_ms
-from duolog_server.ops.console.view.visits import Action, Done, Question, Shown, Visit
+from duolog_server.ops.console.view.questions import Question
+from duolog_server.ops.console.view.visits import Action, Done, Shown, Visit
 from duolog_server.ops.inspection.messages.finding import by_time
 from duolog_server.ops.inspection.searching.search import Search
 from duolog_server.ops.inspection.searching.terms import SECONDS, End, Needle, Progress, Terms

@@ -13,17 +13,9 @@ from duolog import BadRequest, Client, GroupDescription, GroupQueue
 from duolog_server.ops.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, list_place, listing
 from duolog_server.ops.console.view.addresses import GROUP, GROUPS, address
 from duolog_server.ops.console.view.formatting import command, counted, duration, number
+from duolog_server.ops.console.view.questions import Field, Question, confirmed
 from duolog_server.ops.console.view.rates import Flow
-from duolog_server.ops.console.view.visits import (
-    Action,
-    Done,
-    Field,
-    Question,
-    Shown,
-    Undo,
-    Visit,
-    confirmed,
-)
+from duolog_server.ops.console.view.visits import Action, Done, Shown, Undo, Visit
 from duolog_server.ops.inspection.doctor.consumers import diagnose_groups
 from duolog_server.ops.inspection.doctor.findings import ERROR
 from duolog_server.ops.inspection.resets import (

@@ -14,16 +14,8 @@ from duolog._columns import split_keys
 from duolog_server.ops.console.view.addresses import MESSAGE, TOPIC, address
 from duolog_server.ops.console.view.formatting import command, counted, duration, size
 from duolog_server.ops.console.view.inputs import queue_offset
-from duolog_server.ops.console.view.visits import (
-    Action,
-    Done,
-    Field,
-    Question,
-    Shown,
-    Visit,
-    confirmed,
-    whole_number,
-)
+from duolog_server.ops.console.view.questions import Field, Question, confirmed, whole_number
+from duolog_server.ops.console.view.visits import Action, Done, Shown, Visit
 from duolog_server.ops.inspection.messages.sending import (
     NOT_SENT_AGAIN,
     Draft,

@@ -8,17 +8,9 @@ from duolog import BadRequest, QueueStats, TopicDescription
 from duolog_server.ops.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, list_place, listing
 from duolog_server.ops.console.view.addresses import TOPIC, TOPICS, address
 from duolog_server.ops.console.view.formatting import command, counted
+from duolog_server.ops.console.view.questions import Field, Question, confirmed, whole_number
 from duolog_server.ops.console.view.rates import Flow
-from duolog_server.ops.console.view.visits import (
-    Action,
-    Done,
-    Field,
-    Question,
-    Shown,
-    Visit,
-    confirmed,
-    whole_number,
-)
+from duolog_server.ops.console.view.visits import Action, Done, Shown, Visit
 from duolog_server.ops.inspection.topics import (
     PERMISSIONS,
     log_bytes,

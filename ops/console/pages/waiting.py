@@ -22,16 +22,8 @@ from duolog_server.ops.console.view.addresses import (
     address,
 )
 from duolog_server.ops.console.view.formatting import command, counted, number, size
-from duolog_server.ops.console.view.visits import (
-    Action,
-    Done,
-    Field,
-    Question,
-    Shown,
-    Visit,
-    confirmed,
-    whole_number,
-)
+from duolog_server.ops.console.view.questions import Field, Question, confirmed, whole_number
+from duolog_server.ops.console.view.visits import Action, Done, Shown, Visit
 from duolog_server.ops.inspection.messages.finding import client_records, delayed_at
 from duolog_server.ops.inspection.messages.places import OFFSET_MAX, Place, place_of
 from duolog_server.ops.inspection.messages.trace import Row, rows

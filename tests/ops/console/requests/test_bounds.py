@@ -11,9 +11,10 @@ from duolog_server.ops.console.pages.groups import group
 from duolog_server.ops.console.pages.lists import LIVE_ROWS_MAX
 from duolog_server.ops.console.pages.rights import rights
 from duolog_server.ops.console.pages.topics import topic
+from duolog_server.ops.console.view.questions import PREVIEW_ROWS_MAX, Question
 from duolog_server.ops.console.view.rates import Rates
 from duolog_server.ops.console.view.render import body
-from duolog_server.ops.console.view.visits import PREVIEW_ROWS_MAX, Question, Shown, Visit
+from duolog_server.ops.console.view.visits import Shown, Visit
 from duolog_server.ops.inspection.doctor.findings import NOTE, Finding
 
 MORE = 1300
