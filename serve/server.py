@@ -25,7 +25,7 @@ from duolog_server.ha.registry import Registry
 from duolog_server.node.api.append_access import FramesDoor
 from duolog_server.node.api.guard import MethodGuard
 from duolog_server.node.api.health import HealthService
-from duolog_server.node.api.native import appends_of, group_changes_of, guard_of, native_methods
+from duolog_server.node.api.native import appends_of, changes_of, guard_of, native_methods
 from duolog_server.node.api.reservedport import IN_USE, ListenError, ReservedPort
 from duolog_server.node.api.timing import timed_methods
 from duolog_server.node.api.verbs import Verbs
@@ -365,7 +365,7 @@ class Node:
 
     def _verbs(self, broker: Broker) -> Verbs:
         """What tools of RocketMQ ask a node for."""
-        return Verbs(self._native.by_path, group_changes_of(broker, self._guard))
+        return Verbs(self._native.by_path, changes_of(broker, self._guard))
 
     def _slaves_port(self) -> "SlavesPort | None":
         """The port for RocketMQ's slaves, for those that register here."""

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 
 import structlog
 from duolog import __version__
@@ -39,20 +38,15 @@ from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.quotas.quota import BURST_MS, BadQuota, Limit, Quota, Subject
 from duolog_server.node.pop.liteservice import bound_topic, is_exclusive
 from duolog_server.node.pop.retrytopics import RETRY_TIMES
-from duolog_server.node.service.groups import Groups, GroupSettings, Reset
+from duolog_server.node.service.groups import GroupSettings, Reset
+from duolog_server.node.service.topics import Changes, TopicSettings
 from duolog_server.node.wirecodec import peer_host
 from duolog_server.store.lightqueues import is_light
 from duolog_server.store.metadata import (
     SYSTEM_TOPIC,
     Json,
     TopicConfig,
-    altered,
-    check_lite_ttl,
-    check_message_type,
-    check_queues,
-    is_closed_topic,
     is_reserved_topic,
-    is_system_topic,
 )
 from duolog_server.store.offsets import PhyOffset
 
@@ -81,10 +75,10 @@ def change(
 class AdminService(stubs.AdminServicer):
     """Administration of one node."""
 
-    def __init__(self, broker: Broker, sight: Callable[[], Sight], groups: Groups) -> None:
+    def __init__(self, broker: Broker, sight: Callable[[], Sight], changes: Changes) -> None:
         """sight: what the caller of the running call may see."""
         self._broker = broker
-        self._groups = groups
+        self._topics, self._groups = changes.topics, changes.groups
         self._sight = sight
         self._store = broker.core.store
         self._tracking = Tracking(broker)
@@ -100,59 +94,24 @@ class AdminService(stubs.AdminServicer):
 
     # -- topics --------------------------------------------------------------------------------
 
-    @change
+    @unary
     async def CreateTopic(self, request: wire.TopicRequest, context: Caller) -> wire.TopicReply:
         """Create a topic. Repeating a call is no error; other settings for the same topic are."""
-        metadata = self._broker.metadata
-        config = metadata.new_topic(request.topic, request.queues, request.perm, name_of_caller())
-        check_message_type(request.message_type)
-        config = replace(
-            config,
-            message_type=request.message_type,
-            lite_ttl_minutes=request.lite_ttl_minutes,
-        )
-        check_lite_ttl(config)
-        if is_closed_topic(request.topic):
-            raise sdk.BadRequest(f"topic {request.topic!r} is reserved for the system")
-        known = metadata.topics.get(request.topic) or metadata.creating(request.topic)
-        if known is not None:
-            self._broker.admission.check_current()  # it may have been altered, or deleted
-        if known is not None and _differs(known, config):
-            raise sdk.TopicExists(
-                f"topic {request.topic!r} exists with {known.queues} queues, perm {known.perm}, "
-                f"message type {known.message_type or 'any'} and lite TTL "
-                f"{known.lite_ttl_minutes} min: alter it, or choose another name"
-            )
-        if request.topic in metadata.topics:
-            return await self._topic(metadata.topics[request.topic])
-        await metadata.put_topic(config)
-        return await self._topic(config)
+        address, settings = peer_host(context.peer()).address, _topic_settings(request)
+        return await self._topic(await self._topics.create(address, request.topic, settings))
 
-    @change
+    @unary
     async def AlterTopic(self, request: wire.TopicRequest, context: Caller) -> wire.TopicReply:
         """Add queues, or change permissions."""
-        _check_own(request.topic)
-        known = self._known_topic(request.topic)
-        self._broker.admission.check_current()
-        config = altered(known, request.queues, request.perm)
-        check_message_type(request.message_type)
-        if request.message_type:
-            config = replace(config, message_type=request.message_type)
-        if request.HasField("lite_ttl_minutes"):
-            config = replace(config, lite_ttl_minutes=request.lite_ttl_minutes)
-        check_lite_ttl(config)
-        check_queues(config.queues, config.perm)
-        await self._broker.metadata.put_topic(config)
-        return await self._topic(config)
+        address, settings = peer_host(context.peer()).address, _topic_settings(request)
+        return await self._topic(await self._topics.alter(address, request.topic, settings))
 
-    @change
+    @unary
     async def DeleteTopic(
         self, request: wire.DeleteTopicRequest, context: Caller
     ) -> wire.DeleteTopicReply:
         """Delete a topic, its queues and its groups' offsets."""
-        _check_own(request.topic)
-        self._known_topic(request.topic)
-        await self._broker.metadata.delete_topic(request.topic)
+        await self._topics.delete(peer_host(context.peer()).address, request.topic)
         return wire.DeleteTopicReply()
 
     @unary
@@ -670,10 +629,9 @@ class AdminService(stubs.AdminServicer):
         )
 
 
-def _check_own(topic: str) -> None:
-    """Raise BadRequest for a topic that is the node's, and not the users'."""
-    if is_system_topic(topic):
-        raise sdk.BadRequest(f"topic {topic!r} belongs to the system")
+def _topic_settings(request: wire.TopicRequest) -> TopicSettings:
+    ttl = request.lite_ttl_minutes if request.HasField("lite_ttl_minutes") else None
+    return TopicSettings(request.queues, request.perm, request.message_type, ttl)
 
 
 def _tell_clients(reply: wire.GroupDescription, clients: Collection[Consumer]) -> None:
@@ -710,12 +668,3 @@ def _fill_quota(reply: wire.QuotaReply, quota: Quota) -> None:
     reply.burst_ms = quota.burst_ms
     for name, value in quota.limits.items():
         setattr(reply, name, value)
-
-
-def _differs(known: TopicConfig, asked: TopicConfig) -> bool:
-    """Tell whether a topic has other settings than requested."""
-
-    def asked_of(config: TopicConfig) -> tuple[int, int, str, int]:
-        return config.queues, config.perm, config.message_type, config.lite_ttl_minutes
-
-    return asked_of(known) != asked_of(asked)

@@ -23,6 +23,7 @@ from duolog_server.node.net.methods import Methods
 from duolog_server.node.service.groups import Groups
 from duolog_server.node.service.guard import Guard
 from duolog_server.node.service.orders import Orders
+from duolog_server.node.service.topics import Changes, Topics
 
 
 def appends_of(broker: Broker) -> Appends:
@@ -50,10 +51,11 @@ def groups_of(broker: Broker) -> GroupsService:
     return GroupsService(broker.core, broker.log, broker.filters, broker.groups, broker.retries)
 
 
-def group_changes_of(broker: Broker, guard: Guard | None) -> Groups:
-    """The service of operators' changes of groups. guard: None where there are no users."""
+def changes_of(broker: Broker, guard: Guard | None) -> Changes:
+    """What operators change. guard: None where there are no users."""
     orders = Orders(broker.log.caught_up, broker.admission, guard, broker.audit)
-    return Groups(broker.core, orders, broker.pop, broker.groups, broker.members)
+    groups = Groups(broker.core, orders, broker.pop, broker.groups, broker.members)
+    return Changes(Topics(broker.core, orders), groups)
 
 
 def _other_groups(broker: Broker) -> dict[str, list[str]]:
@@ -130,7 +132,7 @@ def native_methods(
     server = methods.as_server()
     stubs.add_MessagesServicer_to_server(messages_of(broker, guard), server)
     stubs.add_GroupsServicer_to_server(groups_of(broker), server)
-    admin = AdminService(broker, Sights(guard), group_changes_of(broker, guard))
+    admin = AdminService(broker, Sights(guard), changes_of(broker, guard))
     stubs.add_AdminServicer_to_server(admin, server)
     access_service = AccessService(broker.core, broker.log, access)
     stubs.add_AccessServicer_to_server(access_service, server)

@@ -13,7 +13,7 @@ from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
 from duolog_server.node.net.methods import Handler
-from duolog_server.node.service.groups import Groups
+from duolog_server.node.service.topics import Changes
 from duolog_server.store.record import Host
 
 PREFIX = "/duolog.v1."
@@ -37,24 +37,12 @@ def unknown_topic(topic: str) -> sdk.UnknownTopic:
 
 
 class Verbs:
-    """Methods that change or describe topics and groups. All raise DuologError."""
+    """Methods that describe topics and groups. All raise DuologError."""
 
-    def __init__(self, methods: Mapping[str, Handler], groups: Groups) -> None:
+    def __init__(self, methods: Mapping[str, Handler], changes: Changes) -> None:
         """methods: those of the native API, by path, with what guards and notes them."""
         self._methods = methods
-        self.changes = groups  # of their settings and offsets
-
-    async def create_topic(self, peer: Peer, request: wire.TopicRequest) -> wire.TopicReply:
-        """Admin/CreateTopic."""
-        return cast(wire.TopicReply, await self._call(peer, "Admin/CreateTopic", request))
-
-    async def alter_topic(self, peer: Peer, request: wire.TopicRequest) -> wire.TopicReply:
-        """Admin/AlterTopic."""
-        return cast(wire.TopicReply, await self._call(peer, "Admin/AlterTopic", request))
-
-    async def delete_topic(self, peer: Peer, topic: str) -> None:
-        """Admin/DeleteTopic."""
-        await self._call(peer, "Admin/DeleteTopic", wire.DeleteTopicRequest(topic=topic))
+        self.changes = changes
 
     async def topic(self, peer: Peer, topic: str) -> wire.TopicReply | None:
         """Admin/ListTopics of one; None where it does not exist."""

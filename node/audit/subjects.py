@@ -10,9 +10,6 @@ from google.protobuf.message import Message
 
 # Methods that change something by order of an operator, and what is written of their requests.
 CHANGES: Mapping[str, tuple[str, ...]] = {
-    "Admin/CreateTopic": ("topic", "queues", "perm", "message_type", "lite_ttl_minutes"),
-    "Admin/AlterTopic": ("topic", "queues", "perm", "message_type", "lite_ttl_minutes"),
-    "Admin/DeleteTopic": ("topic",),
     "Admin/ResetGroup": ("group", "topic", "offset", "time", "start"),
     "Admin/Failover": ("node", "epoch"),
     "Admin/Drain": ("node", "undo"),
@@ -32,7 +29,10 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     "Recovery/Recover": ("user",),
 }
 # Methods whose service notes them, by whichever protocol they are called.
-ORDERS = ("Admin/PutGroup", "Admin/DeleteGroup", "Admin/ResetGroup")
+ORDERS = (
+    *("Admin/CreateTopic", "Admin/AlterTopic", "Admin/DeleteTopic"),
+    *("Admin/PutGroup", "Admin/DeleteGroup", "Admin/ResetGroup"),
+)
 HIDDEN = {
     "Access/PutUser": ("password", "generation", "generation_counts"),
     "Access/PutRights": ("expected",),

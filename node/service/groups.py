@@ -75,7 +75,7 @@ class Groups:
     async def put(self, address: str, name: str, settings: GroupSettings) -> None:
         """Create a group, or alter it. address: of the caller, as in all of these.
 
-        Raises BadRequest, BadGroup, UnknownTopic, and as `Orders.taken` and a change of metadata.
+        Raises BadRequest, UnknownTopic, and as `Orders.taken` and a change of metadata.
         """
         shown = {"group": name, **settings.shown()}
         topic = settings.lite_topic or ""

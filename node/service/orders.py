@@ -58,13 +58,17 @@ class Orders:
         """While an order is executed, for the caller of this task at an address.
 
         The body does its own checks: the order waited until tables take changes. Raises
-        Unauthenticated, NoPermission, NotMaster.
+        Unauthenticated, NoPermission, NotMaster, and errors of the store as those of the SDK.
         """
         try:
             self._authorise(order)
             await self._caught_up()
             await self._admission.until_taken()
             yield
+        except (sdk.DuologError, StoreError) as error:
+            found = error_to_sdk(error)
+            self._note(address, order, found)
+            raise found from None
         except BaseException as error:
             self._note(address, order, error)
             raise
@@ -79,8 +83,6 @@ class Orders:
         self._guard.check(principal, order.needs(self._guard.facts))
 
     def _note(self, address: str, order: Order, error: BaseException | None = None) -> None:
-        if isinstance(error, sdk.DuologError | StoreError):
-            error = error_to_sdk(error)
         if self._audit is None or isinstance(error, sdk.NotMaster):
             return  # the master decides, and notes it
         decision, reason = Decision.ALLOWED, ""

@@ -145,7 +145,7 @@ class Groups:
             return {queue: offset_at(core, topic, queue, time_ms) for queue in range(queues)}
 
         wanted = Reset(group, topic, place, {"time": time_ms})
-        await self._verbs.changes.reset(peer.host.address, wanted)
+        await self._verbs.changes.groups.reset(peer.host.address, wanted)
         return admin.ResetGroupOffsetResponse(status=OK)
 
 

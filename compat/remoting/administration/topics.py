@@ -1,9 +1,10 @@
 """Topics: created, altered, deleted, listed and described."""
 
+import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 
 from duolog import _errors as sdk
-from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.compat.remoting.administration.bodies import QueueRows, dumps, name_list
 from duolog_server.compat.remoting.administration.brokers.statistics import Statistics
@@ -24,6 +25,7 @@ from duolog_server.node.api.readership import groups_of, topics_of
 from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.slices import Slices
+from duolog_server.node.service.topics import TopicSettings
 from duolog_server.store.metadata import LITE_EXPIRATION, PERM_READ, PERM_WRITE, is_reserved_topic
 
 MESSAGE_TYPE = "message.type"
@@ -35,11 +37,12 @@ class Topics:
     def __init__(self, broker: Broker, verbs: Verbs, statistics: Statistics, sight: Sight) -> None:
         self._broker = broker
         self._verbs = verbs
+        self._changes = verbs.changes.topics
         self._statistics = statistics
         self._sight = sight
 
     async def put(self, peer: Peer, request: Command) -> Command:
-        """UPDATE_AND_CREATE_TOPIC. Raises as Admin/CreateTopic and Admin/AlterTopic, BadRequest."""
+        """UPDATE_AND_CREATE_TOPIC. Raises as Topics.create and Topics.alter, BadRequest."""
         await self._put(peer, read_header(CreateTopicRequest, request.fields))
         return request.answer(0)
 
@@ -56,10 +59,11 @@ class Topics:
         wanted = _wanted(header)
         await self._broker.log.caught_up()
         known = self._broker.metadata.exists(header.topic)
-        await (self._verbs.alter_topic if known else self._verbs.create_topic)(peer, wanted)
+        put = self._changes.alter if known else self._changes.create
+        await put(peer.host.address, header.topic, wanted)
 
     async def delete(self, peer: Peer, request: Command) -> Command:
-        """DELETE_TOPIC_IN_BROKER. Raises as Admin/DeleteTopic.
+        """DELETE_TOPIC_IN_BROKER. Raises as Topics.delete.
 
         One that does not exist is no error, as in RocketMQ; nor is a slave, as tools ask all
         brokers of a cluster: its topics are those of its master.
@@ -68,10 +72,8 @@ class Topics:
         replication = self._broker.replication
         if replication.not_master() and replication.master_endpoint[0]:
             return request.answer(0)
-        try:
-            await self._verbs.delete_topic(peer, topic)
-        except sdk.UnknownTopic:
-            pass
+        with contextlib.suppress(sdk.UnknownTopic):
+            await self._changes.delete(peer.host.address, topic)
         return request.answer(0)
 
     async def forget(self, request: Command) -> Command:
@@ -200,7 +202,7 @@ def _number(row: Mapping[str, object], name: str, default: int) -> int:
     return value
 
 
-def _wanted(header: CreateTopicRequest) -> wire.TopicRequest:
+def _wanted(header: CreateTopicRequest) -> TopicSettings:
     """What a request asks for. Raises BadRequest for what a topic here cannot be."""
     if header.read_queue_nums != header.write_queue_nums:
         raise BadRequest(
@@ -218,12 +220,12 @@ def _wanted(header: CreateTopicRequest) -> wire.TopicRequest:
         )
     if header.topic_sys_flag:
         raise BadRequest("topicSysFlag is set: units (-u, -s) are not supported")
-    wanted = wire.TopicRequest(topic=header.topic, queues=header.read_queue_nums, perm=header.perm)
+    wanted = TopicSettings(header.read_queue_nums, header.perm)
     for name, value in _attributes(header.attributes):
         if name == MESSAGE_TYPE:
-            wanted.message_type = value
+            wanted = replace(wanted, message_type=value)
         elif name == LITE_EXPIRATION and value.isdecimal() and len(value) < 10:
-            wanted.lite_ttl_minutes = int(value)
+            wanted = replace(wanted, lite_ttl_minutes=int(value))
         else:
             raise BadRequest(
                 f"the attribute {name[:80]}={value[:80]} is not supported; {MESSAGE_TYPE} and "

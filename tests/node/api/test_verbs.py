@@ -24,21 +24,21 @@ class Client:
 def verbs(method: Any) -> Verbs:
     handler = cast(Handler, SimpleNamespace(unary_unary=method))
     none: Any = None
-    return Verbs({"/duolog.v1.Admin/DeleteTopic": handler}, none)
+    return Verbs({"/duolog.v1.Admin/DescribeGroup": handler}, none)
 
 
 @pytest.mark.parametrize("host", [Host("10.0.0.7", 5555), Host("fe80::1", 5)])
 async def test_a_method_sees_who_calls_it(host: Host) -> None:
     alice, seen = Principal("alice", "hash"), []
 
-    async def method(request: wire.DeleteTopicRequest, context: Any) -> None:
-        seen.append((request.topic, peer_host(context.peer()), context.principal))
+    async def method(request: wire.DescribeGroupRequest, context: Any) -> None:
+        seen.append((request.group, peer_host(context.peer()), context.principal))
         assert context.invocation_metadata() == ()
         assert context.auth_context() == {}
 
     token = PRINCIPAL.set(alice)
     try:
-        await verbs(method).delete_topic(cast(Peer, Client(host)), "T")
+        await verbs(method).group(cast(Peer, Client(host)), "T")
     finally:
         PRINCIPAL.reset(token)
     assert seen == [("T", host, alice)]
@@ -57,7 +57,7 @@ async def test_the_error_that_ends_a_call_is_raised(error: sdk.DuologError) -> N
         await context.abort(status_of(error)[0], str(error), tuple(trailing_of(error)))
 
     with pytest.raises(type(error), match=str(error)) as found:
-        await verbs(method).delete_topic(cast(Peer, Client(Host("10.0.0.7", 5555))), "T")
+        await verbs(method).group(cast(Peer, Client(Host("10.0.0.7", 5555))), "T")
     if isinstance(error, sdk.NotMaster):
         assert isinstance(found.value, sdk.NotMaster)
         assert (found.value.endpoint, found.value.epoch) == ("10.0.0.1:8081", 7)

@@ -40,6 +40,10 @@ class Operator:
 
 # The method and the resource of each change, as the audit log has them; the last is a failure.
 NOTED = {
+    "create": ("Admin/CreateTopic", "Topic:N", Decision.ALLOWED),
+    "alter": ("Admin/AlterTopic", "Topic:N", Decision.ALLOWED),
+    "shrink": ("Admin/AlterTopic", "Topic:N", Decision.FAILED),
+    "delete_topic": ("Admin/DeleteTopic", "Topic:N", Decision.ALLOWED),
     "put": ("Admin/PutGroup", "Group:g", Decision.ALLOWED),
     "reset": ("Admin/ResetGroup", "Group:g", Decision.ALLOWED),
     "delete": ("Admin/DeleteGroup", "Group:g", Decision.ALLOWED),
@@ -62,6 +66,10 @@ def native(user: str, client: duolog.Client) -> Operator:
     return Operator(
         user,
         {
+            "create": order(lambda: calls.create_topic("N", 2)),
+            "alter": order(lambda: calls.alter_topic("N", 3)),
+            "shrink": order(lambda: calls.alter_topic("N", 1)),
+            "delete_topic": order(lambda: calls.delete_topic("N")),
             "put": order(lambda: calls.put_group("g", retry_times=3)),
             "reset": order(lambda: calls.reset_group("g", "T", duolog.Start.EARLIEST)),
             "delete": order(lambda: calls.delete_group("g")),
@@ -95,9 +103,24 @@ def remoting(user: str, ask: Callable[..., Awaitable[Command]]) -> Operator:
     )
     settings = json.dumps({"groupName": "g", "retryMaxTimes": 3}).encode()
     how: dict[str, Any] = {"group": "g", "timestamp": 0, "isForce": "true"}
+
+    def topic(queues: int) -> Do:
+        fields: dict[str, Any] = {
+            "topic": "N",
+            "readQueueNums": queues,
+            "writeQueueNums": queues,
+            "perm": 6,
+        }
+        fields |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
+        return order(RequestCode.UPDATE_AND_CREATE_TOPIC, **fields)
+
     return Operator(
         user,
         {
+            "create": topic(2),
+            "alter": topic(3),
+            "shrink": topic(1),
+            "delete_topic": order(RequestCode.DELETE_TOPIC_IN_BROKER, topic="N"),
             "put": order(put, settings),
             "reset": order(reset, topic="T", **how),
             "delete": order(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="g"),
@@ -114,7 +137,7 @@ async def node(start_node: StartNode, tmp_path: Path) -> Node:
         audit={"file": tmp_path / "audit.log"},
     )
     await Users(made).new("root", super=True)
-    await Users(made).new("operator", "All Group:g", "All Topic:T", "All Topic:U")
+    await Users(made).new("operator", "All Group:g", "All Topic:T", "All Topic:U", "All Topic:N")
     await Users(made).new("stranger", "All Group:other", "All Topic:T")
     endpoint, secret = f"127.0.0.1:{made.port}", PASSWORD.format("root")
     async with duolog.Client(endpoint, timeout=10, user="root", password=secret) as client:
@@ -160,8 +183,9 @@ async def operators(
         await close()
 
 
-def group_of(broker: Broker) -> object:
-    return broker.metadata.tables.groups.get("g"), dict(broker.metadata.tables.offsets)
+def tables_of(broker: Broker) -> object:
+    tables = broker.metadata.tables
+    return dict(tables.topics), dict(tables.groups), dict(tables.offsets)
 
 
 async def test_each_change_is_noted_once_and_alike(
@@ -174,13 +198,14 @@ async def test_each_change_is_noted_once_and_alike(
         (entry,) = entries
         assert (entry.method, entry.resource, entry.decision) == NOTED[name], name
         assert (entry.user, entry.source) == ("operator", "127.0.0.1")
-        assert entry.shown["group"] == "g"
+        kind, _, resource_name = entry.resource.partition(":")
+        assert entry.shown[kind.lower()] == resource_name
 
 
 async def test_who_lacks_the_right_changes_nothing_and_is_noted(
     node: Node, operators: Callable[[str], Awaitable[Operator]], entries: list[Entry]
 ) -> None:
-    before = group_of(broker_of(node))
+    before = tables_of(broker_of(node))
     stranger = await operators("stranger")
     for name, do in stranger.orders.items():
         entries.clear()
@@ -188,4 +213,4 @@ async def test_who_lacks_the_right_changes_nothing_and_is_noted(
         (entry,) = entries
         assert (entry.user, entry.decision) == ("stranger", Decision.DENIED), name
         assert not entry.shown
-    assert group_of(broker_of(node)) == before
+    assert tables_of(broker_of(node)) == before

@@ -185,7 +185,7 @@ class Progress:
         shown = {"of": source}
         for topic, row in copied.items():
             reset = Reset(header.dest_group, topic, partial(_all_of, row), shown)
-            await self._verbs.changes.reset(peer.host.address, reset)
+            await self._verbs.changes.groups.reset(peer.host.address, reset)
         return request.answer(0)
 
     def _committed(self, group: str, topic: str) -> dict[int, int]:
