@@ -32,7 +32,7 @@ class GroupSettings:
     others: Mapping[str, bool | int] = field(default_factory=dict)
 
     def shown(self) -> dict[str, object]:
-        """Those that it has, for the audit log."""
+        """The settings that are given, for the audit log."""
         found = {key: value for key, value in asdict(self).items() if value not in (None, ())}
         return {**found.pop("others"), **found}
 
@@ -44,7 +44,7 @@ class Reset:
     Attributes:
         place: the offset in each queue that is set, given the number of queues.
         shown: how that was asked for, for the audit log.
-        told: whether members, which keep their offsets themselves, are told these.
+        told: tells members that keep their offsets themselves; whether there are any.
     """
 
     group: str
@@ -55,7 +55,7 @@ class Reset:
 
 
 class Groups:
-    """Changes them."""
+    """Changes of consumer groups, by any protocol: authorised, audited, stored."""
 
     def __init__(
         self,

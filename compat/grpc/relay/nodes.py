@@ -1,4 +1,4 @@
-"""How a call that another node of the cluster forwards is told from one whose sender only says so.
+"""Proofs that a call was forwarded by a node of the cluster, and not by a client that claims so.
 
 A forwarding node has recognised the client. It says in headers who that is, from which address and
 how it is connected. On a cluster with users it marks them: without the cluster's key nobody can say

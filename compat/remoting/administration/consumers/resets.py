@@ -49,7 +49,7 @@ class Resets:
         return request.answer(0, body=dumps({"offsetTable": rows}))
 
     def _told(self, header: ResetOffsetRequest, wanted: dict[int, int]) -> bool:
-        """Whether the group has members, which are told to continue there. Raises Busy."""
+        """Tell the group's members to continue there; whether it has any. Raises Busy."""
         self._broker.admission.check_current()
         members = self._members.of(header.group)
         if members and self._broker.members(header.group) > len(self._members.ids(header.group)):
