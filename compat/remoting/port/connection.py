@@ -55,7 +55,7 @@ class Terms:
     takes them out at once, so that one that is silent has no memory.
     """
 
-    desk: Dispatcher
+    dispatcher: Dispatcher
     begin: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
     frame_bytes_max: int
     calls_max: int
@@ -107,7 +107,7 @@ class Connection(ConnectionProtocol):
             self.abort()
             return
         try:
-            self._terms.desk.joined(self)
+            self._terms.dispatcher.joined(self)
             self._admitted = True
         except Throttled as refused:
             log.warning("remoting: connection refused", peer=self.name, reason=str(refused))
@@ -122,7 +122,7 @@ class Connection(ConnectionProtocol):
         self._end_some(list(self._calls))
         self._answers.end(f"the connection of {self.name} has ended")
         if self._admitted:
-            self._terms.desk.left(self)
+            self._terms.dispatcher.left(self)
         self._tell_taken()
 
     # -- reading -------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Connection(ConnectionProtocol):
         self._answered = None
         self._read()
         code, is_small = self._answered, size <= ALONE_BYTES and not self._held
-        if code is not None and is_small and self._terms.desk.repeats(code):
+        if code is not None and is_small and self._terms.dispatcher.repeats(code):
             self._terms.busy_poll.expect()
 
     def _read(self) -> None:
@@ -177,14 +177,15 @@ class Connection(ConnectionProtocol):
 
     def _read_some(self) -> None:
         """Read frames as far as a turn allows. Raises BadFrame."""
-        reader, held, desk, left = self._reader, self._held, self._terms.desk, REQUESTS_AT_ONCE
+        reader, held, left = self._reader, self._held, REQUESTS_AT_ONCE
+        dispatcher = self._terms.dispatcher
         until = perf_counter() + connection_protocol.TURN_SECONDS
         repeated: list[Command] = []
         try:
             while not (held or self._lost) and (command := reader.next()) is not None:
                 if command.is_response:
                     self._answers.arrived(command)
-                elif desk.repeats(command.code):
+                elif dispatcher.repeats(command.code):
                     repeated.append(command)
                 else:
                     self._serve_each(repeated)
@@ -210,7 +211,7 @@ class Connection(ConnectionProtocol):
             for request in together:
                 self._serve(request)
             return
-        found = tried(self._terms.desk.serve_each, self, together)
+        found = tried(self._terms.dispatcher.serve_each, self, together)
         each = [found] * len(together) if isinstance(found, Exception) else found
         for request, begun in zip(together, each, strict=True):
             self._take(request, begun)
@@ -223,7 +224,7 @@ class Connection(ConnectionProtocol):
             text = f"{self._terms.calls_max} requests are in flight on this connection"
             self._answer(request, request.answer(ResponseCode.SYSTEM_BUSY, text))
         else:
-            self._take(request, tried(self._terms.desk.serve, self, request))
+            self._take(request, tried(self._terms.dispatcher.serve, self, request))
 
     def _may_begin(self, count: int) -> bool:
         return len(self._calls) + count <= self._terms.calls_max
@@ -237,7 +238,7 @@ class Connection(ConnectionProtocol):
             self._answer(request, self._failed(request, begun))
         else:
             task = self._terms.begin(self._wait(request.bare(), begun))
-            self._calls[task] = self._terms.desk.holds(request)
+            self._calls[task] = self._terms.dispatcher.holds(request)
             task.add_done_callback(self._calls.pop)
             close = begun.close  # of a task that is cancelled before it begins
             task.add_done_callback(lambda _: close())
@@ -250,7 +251,7 @@ class Connection(ConnectionProtocol):
         self._answer(request, answer)
 
     def _failed(self, request: Command, error: Exception) -> Command:
-        answer = self._terms.desk.refusal(request, error)
+        answer = self._terms.dispatcher.refusal(request, error)
         if answer is not None:
             log.debug("remoting: refused", code=request.code, reason=str(error)[:300])
             return answer

@@ -138,7 +138,7 @@ class RemotingServer(PortServer[Connected]):
     """Listens for clients of the remoting protocol."""
 
     def __init__(
-        self, desk: Dispatcher, limits: LimitsSection, failed: Callable[[Exception], None]
+        self, dispatcher: Dispatcher, limits: LimitsSection, failed: Callable[[Exception], None]
     ) -> None:
         """failed: called with a bug in what all connections share."""
         super().__init__(
@@ -150,7 +150,7 @@ class RemotingServer(PortServer[Connected]):
         )
         self._made: Callable[[], asyncio.BaseProtocol] = self._connection
         self._terms = Terms(
-            desk,
+            dispatcher,
             self._calls.start,
             limits.request_bytes_max,
             limits.polls_max + SHORT_CALLS_MAX,
@@ -167,7 +167,7 @@ class RemotingServer(PortServer[Connected]):
         self._terms = replace(self._terms, busy_poll=busy_poll(busy_poll_us))
         if tls is not None:
             self._handshakes = Handshakes(tls.context)
-            self._made = self._doorways(self._handshakes, tls.only)
+            self._made = self._sniffers(self._handshakes, tls.only)
         await self._serve(self._made, host, port)
 
     async def listen_also(self, host: str, port: int) -> None:
@@ -177,6 +177,6 @@ class RemotingServer(PortServer[Connected]):
     def _connection(self) -> Connection:
         return Connection(self._terms, self._connections.joined)
 
-    def _doorways(self, handshakes: Handshakes, only: bool) -> Callable[[], TlsSniffer]:
+    def _sniffers(self, handshakes: Handshakes, only: bool) -> Callable[[], TlsSniffer]:
         joined, arrivals = self._connections.joined, self._terms.arrivals
         return lambda: TlsSniffer(handshakes, joined, self._connection, arrivals, only)
