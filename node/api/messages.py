@@ -24,14 +24,14 @@ from duolog_server.node.engine.log import Outcome
 from duolog_server.node.filters.sqlfilter import wanted
 from duolog_server.node.filters.tagfilter import EVERYTHING, MessageFilter
 from duolog_server.node.identity.access.gate import name_of_caller
-from duolog_server.node.identity.access.rules import NO_SUCH_ID
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.runtime.config import LimitsSection
+from duolog_server.node.service.lookups import Lookups
 from duolog_server.node.service.publishservice import PublishService
 from duolog_server.node.wirecodec import batch_to_wire, peer_host, record_to_wire
-from duolog_server.store.errors import CorruptRecord, OffsetOutOfRange, StoreError
+from duolog_server.store.errors import StoreError
 from duolog_server.store.kernels import decode
-from duolog_server.store.metadata import check_group, is_reserved_topic
+from duolog_server.store.metadata import check_group
 from duolog_server.store.queueends import QueueKey
 from duolog_server.store.reader import GetResult
 
@@ -81,6 +81,7 @@ class MessagesService(stubs.MessagesServicer):
     def __init__(self, parts: MessagesParts) -> None:
         self._parts = parts
         self._admission = parts.core.admission
+        self._lookups = Lookups(parts.core)
         self.caught_up = parts.log.caught_up
         self._checkers: list[_Checker] = []
         self._turn = 0
@@ -283,31 +284,13 @@ class MessagesService(stubs.MessagesServicer):
     @unary
     async def Find(self, request: wire.FindRequest, context: Caller) -> wire.FindReply:
         """Messages by id, unique key, or key and time."""
-        lookups = self._parts.core.store.lookups
         if request.message_id:
-            try:
-                record = lookups.by_id(request.message_id)
-            except (OffsetOutOfRange, CorruptRecord):
-                raise sdk.NoSuchMessage(NO_SUCH_ID) from None
-            if is_reserved_topic(record.topic):
-                raise sdk.NoSuchMessage(NO_SUCH_ID)
-            return wire.FindReply(messages=[record_to_wire(record)])
-        self._admission.readable_topic(request.topic)
-        self._admission.check_index()
-        if request.unique_key:
-            found = lookups.by_unique_key(request.topic, request.unique_key)
-            if found is None:
-                raise sdk.NoSuchMessage(f"no message has the unique key {request.unique_key!r}")
-            return wire.FindReply(messages=[record_to_wire(found)])
-        if not request.key:
-            raise sdk.BadRequest("give a key, a unique key or a message id")
-        records = lookups.by_key(
-            request.topic,
-            request.key,
-            request.max or 32,
-            max(0, request.begin_time),
-            request.end_time or 1 << 62,
-        )
+            records = [self._lookups.by_id(request.message_id)]
+        elif request.unique_key:
+            records = [self._lookups.by_unique_key(request.topic, request.unique_key)]
+        else:
+            times = request.begin_time, request.end_time
+            records = self._lookups.by_key(request.topic, request.key, request.max, *times)
         return wire.FindReply(messages=[record_to_wire(record) for record in records])
 
 

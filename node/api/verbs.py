@@ -49,13 +49,6 @@ class Verbs:
         reply = await self._call(peer, "Admin/ListTopics", wire.ListTopicsRequest(topics=[topic]))
         return cast(wire.ListTopicsReply, reply).topics[0] if reply.topics else None
 
-    async def known_topic(self, peer: Peer, topic: str) -> wire.TopicReply:
-        """The same. Raises UnknownTopic."""
-        found = await self.topic(peer, topic)
-        if found is None:
-            raise unknown_topic(topic)
-        return found
-
     async def group(self, peer: Peer, group: str) -> wire.GroupDescription:
         """Admin/DescribeGroup."""
         reply = await self._call(
@@ -67,15 +60,6 @@ class Verbs:
         """Admin/ListGroups, a page of it."""
         request = wire.ListGroupsRequest(after=after, limit=limit)
         return cast(wire.ListGroupsReply, await self._call(peer, "Admin/ListGroups", request))
-
-    async def find(self, peer: Peer, request: wire.FindRequest) -> wire.FindReply:
-        """Messages/Find."""
-        return cast(wire.FindReply, await self._call(peer, "Messages/Find", request))
-
-    async def node(self, peer: Peer) -> wire.NodeStatusReply:
-        """Admin/NodeStatus."""
-        reply = await self._call(peer, "Admin/NodeStatus", wire.NodeStatusRequest())
-        return cast(wire.NodeStatusReply, reply)
 
     async def _call(self, peer: Peer, method: str, request: Any) -> Any:
         return await self._methods[PREFIX + method].unary_unary(request, _Call(peer))

@@ -10,7 +10,9 @@ from duolog_server.compat.grpc.words.codes import OK, Refused
 from duolog_server.compat.grpc.words.messages import found
 from duolog_server.compat.grpc.words.names import group_of, topic_of
 from duolog_server.compat.grpc.words.stubs import Code, Resource, Status, admin, service
-from duolog_server.node.api.verbs import Verbs
+from duolog_server.node.broker import Broker
+from duolog_server.node.service.lookups import Lookups
+from duolog_server.node.wirecodec import record_to_wire
 
 ASK_SECONDS = 10.0
 TRACE_CHARACTERS_MAX = 1 << 20
@@ -20,10 +22,11 @@ REMARK_CHARACTERS_MAX = 500
 class Asking:
     """Serves these calls, on the master, to which all clients have a stream."""
 
-    def __init__(self, clients: Clients, questions: Questions, verbs: Verbs) -> None:
+    def __init__(self, broker: Broker, clients: Clients, questions: Questions) -> None:
         self._clients = clients
         self._questions = questions
-        self._verbs = verbs
+        self._caught_up = broker.log.caught_up
+        self._lookups = Lookups(broker.core)
 
     async def stack_trace(
         self, caller: Caller, request: admin.PrintThreadStackTraceRequest
@@ -39,11 +42,14 @@ class Asking:
     async def verify(
         self, caller: Caller, request: admin.VerifyMessageRequest
     ) -> admin.VerifyMessageResponse:
-        """VerifyMessage: the status is the client's. Raises as Messages/Find, Refused, Busy."""
+        """VerifyMessage: the status is the client's. Raises as Lookups, Refused, Busy."""
         client = self._client(request.group, request.client_id)
-        (row,) = await by_id(self._verbs, caller, topic_of(request.topic), request.message_id)
+        await self._caught_up()
+        record = by_id(self._lookups, topic_of(request.topic), request.message_id)
         command = service.TelemetryCommand()
-        command.verify_message_command.message.CopyFrom(found(row, request.topic))
+        command.verify_message_command.message.CopyFrom(
+            found(record_to_wire(record), request.topic)
+        )
         answer = await self._questions.ask(client, command, _seconds(caller))
         status = answer.status
         if not status.code:

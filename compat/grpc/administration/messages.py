@@ -5,7 +5,6 @@ import secrets
 from collections.abc import Iterable
 
 from duolog import _errors as sdk
-from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.compat.grpc.administration.serving import Caller
 from duolog_server.compat.grpc.relay.calls import time_left
@@ -14,10 +13,11 @@ from duolog_server.compat.grpc.words.codes import OK, Refused
 from duolog_server.compat.grpc.words.messages import TRANSACTION, found, kind_of, ms_of
 from duolog_server.compat.grpc.words.names import topic_of
 from duolog_server.compat.grpc.words.stubs import Code, Message, admin
-from duolog_server.node.api.verbs import Peer, Verbs
 from duolog_server.node.broker import Broker
+from duolog_server.node.service.lookups import Lookups
+from duolog_server.node.wirecodec import record_to_wire
 from duolog_server.store.errors import BadMessage
-from duolog_server.store.record import parse_message_id
+from duolog_server.store.record import Record, parse_message_id
 
 MESSAGES_MAX = 32  # of an answer, as of Messages/Find
 SEND_SECONDS = 3.0
@@ -30,14 +30,12 @@ _UNSERVED = {
 class Messages:
     """Serves calls about messages, on the master of this replica group."""
 
-    def __init__(self, broker: Broker, verbs: Verbs, sender: Sender) -> None:
+    def __init__(self, broker: Broker, lookups: Lookups, sender: Sender) -> None:
         self._broker = broker
-        self._verbs = verbs
+        self._lookups = lookups
         self._sender = sender
 
-    async def query(
-        self, peer: Peer, request: admin.ListMessageRequest
-    ) -> admin.ListMessageResponse:
+    async def query(self, request: admin.ListMessageRequest) -> admin.ListMessageResponse:
         """QueryMessage. Raises as Messages/Find, Refused."""
         topic, by = topic_of(request.topic), request.WhichOneof("search_key")
         if by in _UNSERVED:
@@ -57,26 +55,24 @@ class Messages:
             )
         if request.broker_name not in ("", self._broker.group):
             raise Refused(Code.MESSAGE_NOT_FOUND, f"no broker {request.broker_name[:255]!r} here")
+        await self._broker.log.caught_up()
         if by == "message_id":
-            rows = await by_id(self._verbs, peer, topic, request.message_id)
+            rows = [by_id(self._lookups, topic, request.message_id)]
         else:
-            rows = await self._by_key(peer, topic, request)
+            rows = self._by_key(topic, request)
         if request.HasField("queue_id"):
             rows = [row for row in rows if row.queue_id == request.queue_id]
-        messages = [found(row, request.topic) for row in rows]
+        messages = [found(record_to_wire(row), request.topic) for row in rows]
         return admin.ListMessageResponse(status=OK, messages=messages)
 
-    async def _by_key(
-        self, peer: Peer, topic: str, request: admin.ListMessageRequest
-    ) -> list[wire.FoundMessage]:
-        wanted = wire.FindRequest(
-            topic=topic,
-            key=request.message_key,
-            max=request.max_message_nums or MESSAGES_MAX,
-            begin_time=ms_of(request.begin_timestamp, "begin_timestamp"),
-            end_time=ms_of(request.end_timestamp, "end_timestamp"),
+    def _by_key(self, topic: str, request: admin.ListMessageRequest) -> list[Record]:
+        return self._lookups.by_key(
+            topic,
+            request.message_key,
+            request.max_message_nums,
+            ms_of(request.begin_timestamp, "begin_timestamp"),
+            ms_of(request.end_timestamp, "end_timestamp"),
         )
-        return list((await self._verbs.find(peer, wanted)).messages)
 
     async def send(
         self, caller: Caller, request: admin.AdminSendMessageRequest
@@ -117,25 +113,23 @@ def identify(request: admin.AdminSendMessageRequest) -> None:
         request.system_properties.message_id = f"01{secrets.token_hex(16).upper()}"
 
 
-async def by_id(verbs: Verbs, peer: Peer, topic: str, given: str) -> list[wire.FoundMessage]:
+def by_id(lookups: Lookups, topic: str, given: str) -> Record:
     """The message with an id: the one that its producer gave it, or that of its place in the log.
 
-    Raises as Messages/Find.
+    Raises as Lookups.
     """
     try:
-        return list(
-            (await verbs.find(peer, wire.FindRequest(topic=topic, unique_key=given))).messages
-        )
+        return lookups.by_unique_key(topic, given)
     except sdk.NoSuchMessage as error:
         unknown = sdk.NoSuchMessage(f"{topic} has no message with the id {given[:255]!r}")
         try:
             parse_message_id(given)
         except BadMessage:
             raise unknown from error
-    rows = (await verbs.find(peer, wire.FindRequest(message_id=given))).messages
-    if rows[0].topic != topic:
+    record = lookups.by_id(given)
+    if record.topic != topic:
         raise unknown
-    return list(rows)
+    return record
 
 
 def joined_messages(replies: Iterable[admin.ListMessageResponse]) -> admin.ListMessageResponse:

@@ -35,6 +35,7 @@ from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.api.visibility import Sight
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.growth import Totals
+from duolog_server.node.service.lookups import Lookups
 
 MINUTE = 60.0
 LEVELS = "the level is node.log_level in the node's file: edit it and restart the node"
@@ -85,12 +86,11 @@ class AdminService(rpc.AdminServicer):
     def __init__(self, parts: AdminParts) -> None:
         messaging = parts.messaging
         self._broker = broker = messaging.broker
-        self._verbs = parts.verbs
         self._sight = parts.sight
         self._groups = Groups(broker, parts.verbs)
-        self._messages = Messages(broker, parts.verbs, messaging.sender)
+        self._messages = Messages(broker, Lookups(broker.core), messaging.sender)
         self._consumers = Consumers(broker)
-        self._asking = Asking(messaging.clients, messaging.questions, parts.verbs)
+        self._asking = Asking(broker, messaging.clients, messaging.questions)
         self._routes = JsonRoutes(broker)
         self._call_of = messaging.call_of
         self._totals = Totals(broker.times.mono_ms() / 1000)
@@ -103,7 +103,8 @@ class AdminService(rpc.AdminServicer):
         self, request: admin.DescribeTopicStatusRequest, caller: Caller
     ) -> admin.DescribeTopicStatusResponse:
         """The type of messages that a topic takes; unspecified for all types."""
-        found = await self._verbs.known_topic(caller, topic_of(request.topic))
+        await self._broker.log.caught_up()
+        found = self._broker.admission.known_topic(topic_of(request.topic))
         kind = TYPES.get(found.message_type, MessageType.MESSAGE_TYPE_UNSPECIFIED)
         return admin.DescribeTopicStatusResponse(status=OK, topic_message_type=kind)
 
@@ -119,7 +120,7 @@ class AdminService(rpc.AdminServicer):
         self, request: admin.ListMessageRequest, caller: Caller
     ) -> admin.ListMessageResponse:
         """Messages by id or key."""
-        return await self._messages.query(caller, request)
+        return await self._messages.query(request)
 
     async def AdminSendMessage(
         self,

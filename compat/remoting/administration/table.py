@@ -70,7 +70,7 @@ class Administration:
         runtime = Runtime(broker, statistics)
         configuration = Configuration(broker, advertised)
         files = Files(broker, members)
-        replicas = Replicas(broker, verbs)
+        replicas = Replicas(broker)
         served: dict[RequestCode, Handler] = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: topics.put,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.put_all,
@@ -115,8 +115,8 @@ class Administration:
                 request
             ),
             RequestCode.GET_BROKER_RUNTIME_INFO: lambda _, request: runtime.info(request),
-            RequestCode.GET_BROKER_HA_STATUS: replicas.status,
-            RequestCode.GET_BROKER_EPOCH_CACHE: replicas.epochs,
+            RequestCode.GET_BROKER_HA_STATUS: lambda _, request: replicas.status(request),
+            RequestCode.GET_BROKER_EPOCH_CACHE: lambda _, request: replicas.epochs(request),
             RequestCode.VIEW_BROKER_STATS_DATA: lambda _, request: statistics.view(request),
             RequestCode.GET_BROKER_CONFIG: lambda _, request: configuration.of_broker(request),
             RequestCode.GET_NAMESRV_CONFIG: lambda _, request: configuration.of_name_server(

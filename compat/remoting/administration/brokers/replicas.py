@@ -4,23 +4,22 @@ from duolog_server.compat.remoting.administration.bodies import dumps
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.codec.fastjson import Value
 from duolog_server.compat.remoting.codec.nameserver import MASTER_ID
-from duolog_server.compat.remoting.port.dispatcher import Peer
-from duolog_server.node.api.verbs import Verbs
+from duolog_server.node.api.replicationstatus import replication_status
 from duolog_server.node.broker import Broker
 
 LONG_MAX = (1 << 63) - 1  # the end of an epoch that is not over
 
 
 class Replicas:
-    """Tells of the slaves, and of the epochs of the log. Both raise as Admin/NodeStatus."""
+    """Tells of the slaves, and of the epochs of the log."""
 
-    def __init__(self, broker: Broker, verbs: Verbs) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._verbs = verbs
 
-    async def status(self, peer: Peer, request: Command) -> Command:
+    async def status(self, request: Command) -> Command:
         """GET_BROKER_HA_STATUS. Speeds are not measured."""
-        node = await self._verbs.node(peer)
+        await self._broker.log.caught_up()
+        found, end = replication_status(self._broker), self._broker.store.max_offset
         slaves: list[Value] = [
             {
                 "addr": row.endpoint,
@@ -29,36 +28,37 @@ class Replicas:
                 "slaveAckOffset": row.durable_offset,
                 "transferFromWhere": row.sent_offset,
             }
-            for row in node.replication.slaves
+            for row in found.slaves
         ]
         body: dict[str, Value] = {
             "haConnectionInfo": slaves,
-            "inSyncSlaveNums": sum(row.in_sync for row in node.replication.slaves),
+            "inSyncSlaveNums": sum(row.in_sync for row in found.slaves),
             "master": not self._broker.replication.not_master(),
-            "masterCommitLogMaxOffset": node.max_offset,
+            "masterCommitLogMaxOffset": end,
         }
         if self._broker.replication.not_master():
             body["haClientRuntimeInfo"] = {
-                "masterAddr": node.replication.master,
-                "masterFlushOffset": node.replication.master_offset,
-                "maxOffset": node.max_offset,
+                "masterAddr": found.master,
+                "masterFlushOffset": found.master_offset,
+                "maxOffset": end,
             }
         return request.answer(0, body=dumps(body))
 
-    async def epochs(self, peer: Peer, request: Command) -> Command:
+    async def epochs(self, request: Command) -> Command:
         """GET_BROKER_EPOCH_CACHE: the oldest epoch first."""
-        node = await self._verbs.node(peer)
-        found = sorted((one.epoch, one.start) for one in node.replication.log_epochs)
-        ends = [start for _, start in found[1:]] + [LONG_MAX]
+        await self._broker.log.caught_up()
+        found, end = replication_status(self._broker), self._broker.store.max_offset
+        begun = sorted((one.epoch, one.start) for one in found.log_epochs)
+        ends = [start for _, start in begun[1:]] + [LONG_MAX]
         rows: list[Value] = [
             {"endOffset": end, "epoch": epoch, "startOffset": start}
-            for (epoch, start), end in zip(found, ends, strict=False)
+            for (epoch, start), end in zip(begun, ends, strict=False)
         ]
         body: dict[str, Value] = {
             "brokerId": MASTER_ID + int(bool(self._broker.replication.not_master())),
             "brokerName": self._broker.group,
             "clusterName": self._broker.node.cluster,
             "epochList": rows,
-            "maxOffset": node.max_offset,
+            "maxOffset": end,
         }
         return request.answer(0, body=dumps(body))
