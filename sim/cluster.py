@@ -221,8 +221,9 @@ class Cluster:
             self.world.run_until(FAULTY_MS, lambda: None)
             self._heal()
             master = self.settle()
-            if self.setup.expires:
-                master = secondday.live(self, master)
+            for fault in self.planned:
+                if fault.kind == faults.EXPIRES:
+                    master = secondday.live(self, fault.other)
             checks.final(self.nodes, master, self.history)
             if self.programs is not None:
                 jumped = self._has("clock_step") or self.setup.expires

@@ -13,7 +13,6 @@ from duolog_server.ha.provenance import Provenance
 from duolog_server.ha.slave import Slave
 from duolog_server.store.checkpoint import ConfirmNote
 from duolog_server.store.messagestore import MessageStore
-from duolog_server.store.recovery import Recovery
 from sim import copies
 from sim.faults import Fault
 from sim.planted import Mutant, Patch
@@ -119,11 +118,6 @@ def _older_log_counts() -> list[Patch]:
     return [(LastRun, "__init__", make)]
 
 
-def _longer_log_ignored() -> list[Patch]:
-    """Queues that are newer than the log are believed to have all of its records."""
-    return [(Recovery, "_of_a_longer_log", lambda self, end: {})]
-
-
 def mixtures(seed: int) -> list[Fault]:
     """Parts of directories that are put back."""
     chance = random.Random(f"{seed}:mixtures")
@@ -190,7 +184,6 @@ COPIES = [
     ),
     Mutant("claimed-unmarked", "a start is claimed unmarked", _claimed_unmarked, True, weather),
     Mutant("older-log-counts", "an older log is elected", _older_log_counts, True, mixtures),
-    Mutant("longer-log-ignored", "queues lack entries", _longer_log_ignored, None, mixtures),
     Mutant(
         "damage-counts",
         "a member that lost a segment counts",

@@ -1,5 +1,7 @@
 """Planted bugs of retention: queue offsets, tables and messages once the first records expired."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from duolog_server.store.clocks import AgeClock
@@ -45,17 +47,32 @@ def _jumps_believed() -> list[Patch]:
     return [(AgeClock, "now", lambda self, wall, mono: wall)]
 
 
-def second_day(seed: int) -> list[Fault]:
-    """A run's usual faults, services, and a second day."""
-    return [*with_services(seed), Fault(0.0, EXPIRES, NODES[0])]
+def _longer_log_ignored() -> list[Patch]:
+    """Queues that are newer than the log are believed to have all of its records."""
+    return [(Recovery, "_of_a_longer_log", lambda self, end: {})]
+
+
+def second_day(seed: int, way: str = "") -> list[Fault]:
+    """A run's usual faults, services, and a second day. way: what happens to each node on it."""
+    return [*with_services(seed), Fault(0.0, EXPIRES, NODES[0], way)]
+
+
+def _after(way: str) -> Callable[[int], list[Fault]]:
+    return partial(second_day, way=way)
 
 
 _bug = Bugs(second_day)
 
 SECOND_DAY = [
     _bug("saved-ends-unused", "offsets begin again", _saved_ends_unused),
-    _bug("ends-untold", "offsets begin again on a new disk", _ends_untold),
-    _bug("starts-unknowing", "offsets are guessed", left_out(Recovery, "_check_known")),
-    _bug("snapshots-expire", "tables are lost with their records", _snapshots_expire),
+    _bug("ends-untold", "offsets begin again on a new disk", _ends_untold, _after("new disk")),
+    _bug(
+        "starts-unknowing",
+        "offsets are guessed",
+        left_out(Recovery, "_check_known"),
+        _after("unknown"),
+    ),
+    _bug("snapshots-expire", "tables expire with their records", _snapshots_expire),
+    _bug("longer-log-ignored", "queues lack entries", _longer_log_ignored, _after("older log")),
     _bug("jumps-believed", "a jump of the clock deletes messages", _jumps_believed),
 ]

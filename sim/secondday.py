@@ -14,8 +14,10 @@ from duolog_server.store.metadatafiles import BACKUP, SNAPSHOT
 from duolog_server.store.queueends import QueueKey
 from sim.clients import QUEUES
 from sim.config import RESERVED_MS
+from sim.copies import LOG, Copies
 from sim.decay import DERIVED
 from sim.disk import SimDisk
+from sim.faults import Fault
 from sim.node import ROUND_MS, Node
 from sim.serviceclients import ServiceClients
 from sim.stage import Stage
@@ -25,7 +27,8 @@ NIGHT_MS = 400
 DAY_MS = 700
 DOWN_MS = (1.0, 60.0, 1100.0)  # the last one is longer than a lease
 JUMP_MS = 3_600_000
-WAYS = ("kill", "older", "lost", "lost", "unknown", "new disk")
+# An older log has records again whose queues have lost their first files.
+WAYS = ("kill", "older", "lost", "lost", "unknown", "new disk", "older log")
 EMPTY = SimDisk(random.Random(0), lambda: 0.0)
 
 
@@ -33,6 +36,7 @@ class Days(Stage, Protocol):
     """A cluster that lives for more than one."""
 
     programs: ServiceClients | None
+    copies: Copies
 
     def produce(self, ms: float, queues: Sequence[QueueKey]) -> None:
         """Send to some queues and read them, for a while."""
@@ -41,19 +45,23 @@ class Days(Stage, Protocol):
         """Wait until everything is done, and everywhere; the master then."""
 
 
-def live(cluster: Days, master: Node) -> Node:
-    """The second day, from when everything is everywhere until it is so again; the master then."""
+def live(cluster: Days, way: str) -> Node:
+    """The second day, from when everything is everywhere until it is so again; the master then.
+
+    way: one of WAYS that every node suffers; empty: any.
+    """
     chance = cluster.world.chance("second day")
     cluster.produce(EVENING_MS, QUEUES[:1])
     master = cluster.settle()
     cluster.ghost.archive(master.store)
     copies = {node.name: node.disk.copied() for node in cluster.nodes}
     for node in cluster.nodes:
+        cluster.copies.take(node)
         node.expires_below = master.store.log.max_offset
         node.wall_offset += JUMP_MS * (chance.random() < 0.3)
     cluster.produce(RESERVED_MS + 2 * ROUND_MS, QUEUES[:1])
     for node in chance.sample(cluster.nodes, len(cluster.nodes)):
-        _strike(cluster, node, chance.choice(WAYS), copies[node.name])
+        _strike(cluster, node, way or chance.choice(WAYS), copies[node.name])
         cluster.down_until[node.name] = cluster.world.now + chance.choice(DOWN_MS)
         cluster.produce(NIGHT_MS * chance.uniform(0.3, 2.0), QUEUES[:1])
     ahead = max(node.wall_offset for node in cluster.nodes)
@@ -67,10 +75,14 @@ def live(cluster: Days, master: Node) -> Node:
 
 def _strike(cluster: Days, node: Node, way: str, copy: SimDisk) -> None:
     """End a node's process; it loses files that were derived, and perhaps what knows more."""
-    if way in ("unknown", "new disk") and not cluster.keeper.may_lose_disk(node):
-        way = "lost"
+    may_lose = not cluster.copies.unresolved and cluster.keeper.may_lose_disk(node)
+    way = "lost" if way in ("unknown", "new disk") and not may_lose else way
     cluster.world.note(f"second day: {node.name} {way}")
     cluster.ghost.mark(f"second_day_{way.replace(' ', '_')}")
+    if way == "older log":
+        node.expires_below = 0  # its queues must have all that its log has again
+        cluster.copies.put_back(node, Fault(0.0, "put_back", node.name, LOG, level=0.9))
+        return
     if way == "new disk":
         node.lose_disk()
         return
