@@ -98,9 +98,10 @@ test-all: test test-long test-grpc test-spark test-cluster  ## Run all tests; th
 test-long: venv etcd java
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "(long or interop) and not containers and not spark"
 
+# Tests of posting have nodes of their own making, which no transport reaches.
 test-grpc: venv etcd
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers and not spark" \
-	  --transport grpc tests/client tests/node/api
+	  --transport grpc --ignore-glob "tests/client/test_posting*.py" tests/client tests/node/api
 
 test-spark: venv java $(SPARK_CLASSES)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -q -m spark tests/spark tests/pipeline

@@ -38,7 +38,7 @@ PAGES = {
     f"{at.RIGHTS} who": "/rights?action=Pub&resource=orders",
     f"{at.RIGHTS} user": "/rights?user=alice&action=Sub&resource=orders&source=10.0.0.7",
     at.AUDIT: "/audit",
-    f"{at.AUDIT} found": "/audit?action=createtopic&decision=allowed",
+    f"{at.AUDIT} found": "/audit?action=putuser&decision=allowed",
     at.WAY: "/topics/orders/way?key=order-1007",
     at.SEARCH_STOP: "/messages/stop?topic=orders&by=text&value=order-1007",
     at.SEARCH_AGAIN: "/messages/again?topic=orders&by=text&value=order-1007",

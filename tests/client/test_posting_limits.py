@@ -94,13 +94,13 @@ async def test_unread_errors_take_no_memory_per_message() -> None:
     gc.collect()
     tracemalloc.start()
     try:
-        posted = await rounds(20)
+        posted = await rounds(8)
         gc.collect()
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert posted > 100_000
-    assert taken < MIB // 2
+    assert posted > 40_000
+    assert taken < 5 * posted, "a list would hold 8 bytes of each"
     with pytest.raises(duolog.Unavailable):
         await bench.producer.flush()
 
