@@ -298,7 +298,7 @@ async def test_a_flush_does_not_wait_for_later_posts(bench: Bench) -> None:
         for topic in "ABC":
             tasks.create_task(send(topic))
         await asyncio.sleep(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for _ in range(20):
                 await bench.producer.flush()
         ended.set()
@@ -352,7 +352,7 @@ async def test_a_cancellation_raised_by_a_callback_ends_nothing(
     told: list[duolog.Posted] = []
     bench.producer.post("T", b"1", on_done=fails)
     second = bench.producer.post("T", b"2", on_done=told.append)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await bench.producer.flush()
         await bench.producer.post("T", b"3")
     assert told == [second]

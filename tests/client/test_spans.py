@@ -222,7 +222,7 @@ async def test_a_tracer_provider_that_fails_costs_spans_and_no_message(
     traced: duolog.Client, taken: Taken, where: str
 ) -> None:
     taken.provider.add_span_processor(Faulty(where))
-    async with traced.producer() as producer, asyncio.timeout(10):
+    async with traced.producer() as producer, asyncio.timeout(60):
         await producer.send("T", b"0")
         await producer.send("T", b"1", key="k")
         await producer.post("T", b"2")

@@ -42,7 +42,7 @@ async def with_a_message(
 
 async def test_a_bug_in_dispatch_ends_the_node(with_a_message: Broker) -> None:
     broker = with_a_message
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await broker.failed.wait()
     assert "a bug" in broker.store.fence_reason
     assert not broker.store.flags.writeable

@@ -71,7 +71,7 @@ class Peer:
 
     async def receive(self) -> Frame | None:
         """The next frame, None where the master hung up."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             try:
                 data = await uncancelled(self.call.read())
             except (grpc.aio.AioRpcError, duolog.Unavailable):

@@ -35,7 +35,7 @@ def definition_of(nonce: str, text: str) -> Any:
 
 async def asked(stream: Any) -> Any:
     """The next command to a client."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return await stream.read()
 
 

@@ -215,7 +215,7 @@ async def test_a_held_pull_looks_again_before_it_delivers(
     await until(lambda: broker_of(node).waiting_calls.count == 1)
     await users.may("alice", "Pub Topic:T", "Sub Group:g")
     assert (await alice.send("T", b"x")).code == 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         found = await pull
     assert (found.code, found.body, found.fields) == (DENIED, b"", {})
 
@@ -312,7 +312,7 @@ async def test_decisions_are_asked_of_those_who_may_send_to_the_topic(
         assert (await client.ask(RequestCode.HEART_BEAT, body=body)).code == 0
     assert (await alice.send("T", b"half", HALF)).code == 0
     for _ in range(3):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             told = await alice.told.get()
         assert told.code == RequestCode.CHECK_TRANSACTION_STATE
         (found,) = records(told.body)
@@ -340,7 +340,7 @@ def of_alice(**fields: Any) -> Command:
 
 
 async def answer(client: Remoting, command: Command) -> Command:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return await client.begin_command(command)
 
 
@@ -405,7 +405,7 @@ async def test_a_field_that_is_there_twice_is_the_one_that_is_signed(
         alice._waiting[77] = future = asyncio.get_running_loop().create_future()
         words = size.to_bytes(4, "big") + len(twice).to_bytes(4, "big")
         alice.write(words + twice + command.body)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert (await future).code == code
     assert (count(node, "T"), count(node, "U")) == (1, 0)
 
