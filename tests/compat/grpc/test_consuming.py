@@ -392,7 +392,7 @@ async def test_a_node_ends_when_its_client_watch_fails(
 
     monkeypatch.setattr(Clients, "run", broken)
     broker = broker_of(await start_node())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         await broker.failed.wait()
     assert "a fault" in broker.store.fence_reason
 
@@ -529,12 +529,12 @@ async def test_the_state_of_a_message_is_shown_for_every_group(api: Api, node: N
             return await client.admin.track("T", queue_id, entry.offset)
 
         await api.ack("g", found.system_properties.receipt_handle)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             while await states() != {"g": "CONSUMED", "h": "IN_FLIGHT"}:
                 await asyncio.sleep(0.02)
         for state in ("RETRY", "RETRY", "DEAD_LETTER"):
             await api.change("h", held, 20)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(10):
                 while (await states())["h"] != state:
                     await asyncio.sleep(0.02)
             if state == "RETRY":

@@ -40,7 +40,7 @@ async def raw(port: int, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             return await reader.read()
     except ConnectionResetError:
         return b""
@@ -95,12 +95,12 @@ async def test_only_so_many_connections_are_open_and_the_oldest_idle_one_gives_w
         for number in range(3):
             answer = await raw(made.port, b"GET /metrics HTTP/1.1\r\n\r\n")
             assert answer.endswith(b"a 1\n"), number
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             with contextlib.suppress(ConnectionResetError):
                 assert await idle[0][0].read() == b""
         _, second = idle[2]
         second.write(b"GET /metrics HTTP/1.1\r\n\r\n")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             assert (await idle[2][0].read()).endswith(b"a 1\n"), "no more than one had to go"
     finally:
         for _, writer in idle:
@@ -184,7 +184,7 @@ async def test_a_stop_ends_a_scrape_under_way() -> None:
     slow = Endpoint(scrape, "text/plain")
     await slow.start("127.0.0.1", 0)
     asking = asyncio.ensure_future(raw(slow.port, b"GET /metrics HTTP/1.1\r\n\r\n"))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         await begun.wait()
         await slow.stop()
         assert await asking == b""

@@ -152,7 +152,7 @@ async def test_a_search_is_stopped_and_made_again(start_node: StartNode, held: G
         held.set()
         assert "It was stopped." in await read(at, f"{TEXT}Duck"), "its result is kept"
         assert await press(at, f"{TEXT}Duck") == f"{TEXT}Duck"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             while ">Stop<" in (page := await read(at, f"{TEXT}Duck")):
                 await asyncio.sleep(0.01)
         assert sentence(page).startswith("10 messages found among 10 messages")
@@ -189,7 +189,7 @@ async def test_a_search_is_of_its_session_and_ends_with_it(
         assert "found so far" in sentence(page)
         searching = [one for one in asyncio.all_tasks() if "object _run at" in repr(one.get_coro())]
         assert len(searching) == 1
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             await held.reached.wait()
         proof = await form_of(at, "/create/topic")
         await at.post("/logout", data=proof, headers=ORIGIN)
@@ -197,7 +197,7 @@ async def test_a_search_is_of_its_session_and_ends_with_it(
         alice = {"user": "alice", "password": "secret-of-alice"}
         await at.post("/login", data=alice, headers=ORIGIN)
         held.set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             while "user alice: denied" not in await read(at, f"{TEXT}Duck"):
                 await asyncio.sleep(0.01)
 
