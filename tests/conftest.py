@@ -15,9 +15,9 @@ from duolog._runtime import TRANSPORT_VARIABLE
 from hypothesis import HealthCheck, settings
 
 from duolog_server.store.messagestore import MessageStore
+from sim.drawn import said
 from tests import order, package
 from tests.process.forks import nodes_are_forked
-from tests.sim.drawn import said
 from tests.support import crash, open_store
 
 # This machine is shared: how long one example takes says nothing.

@@ -20,6 +20,7 @@ from sim.__main__ import REGRESSIONS, run_kept
 from sim.clients import History, Read, Send
 from sim.cluster import Cluster, run
 from sim.disk import SimDisk
+from sim.drawn import drawn, said
 from sim.faults import Fault
 from sim.ghost import Ghost
 from sim.hunting import hunt, read_notes
@@ -34,7 +35,6 @@ from sim.network import Network, Weather, stream
 from sim.shrink import shrink
 from sim.witness import Violation
 from sim.world import World
-from tests.sim.drawn import drawn, said
 
 KEPT, PLANTED = 6, 8  # how many `make test` has of the runs that failed once, and of planted bugs
 ROOT = Path(__file__).parent.parent.parent

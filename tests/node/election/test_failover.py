@@ -309,7 +309,7 @@ async def test_a_put_that_may_wait_is_told_of_the_next_master_as_soon_as_there_i
         reply = await append(client, append_request([b"x"]))
         assert (reply.status, reply.master) == (wire.NOT_MASTER, "")
         waits = asyncio.ensure_future(append(client, append_request([b"x"], patience_ms=60_000)))
-        await until(lambda: broker_of(asked).replication.refusals._waiting or waits.done())
+        await until(lambda: broker_of(asked).replication.refusals._waiting)
         assert not waits.done()
         unfit(next_one, "")
         service(next_one).step(Tick())
@@ -770,7 +770,7 @@ async def test_a_node_whose_machine_fails_ends_and_another_one_leads(
         raise ValueError("a bug")
 
     monkeypatch.setattr(service(master).machine, "step", broken)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         await broker_of(master).failed.wait()
     assert "a bug" in broker_of(master).store.fence_reason
 
@@ -790,7 +790,7 @@ async def test_an_unparsable_answer_of_the_registry_ends_the_node(
     node = await voters.start("a", ha={"in_sync_replicas": 1}, registry=registry)
     await until(lambda: voters.leader is node)
     registry.odd = True
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         await broker_of(node).failed.wait()
     assert "odd" in broker_of(node).store.fence_reason
 

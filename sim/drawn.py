@@ -13,7 +13,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent
 
 
 @cache
