@@ -26,9 +26,9 @@ SMALL_STORE = {
 __all__ = [
     "cheap_passwords",
     "client",
-    "clients_are_patient",
     "node",
     "nothing_noted",
+    "patient_clients",
     "quick_groups",
     "short_polls",
     "start_node",
@@ -119,7 +119,7 @@ def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def clients_are_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timeouts of clients that no test waits for grow with the load, as those of `until` do."""
     made = duolog.Client.__init__
 

@@ -309,7 +309,7 @@ async def test_a_put_that_may_wait_is_told_of_the_next_master_as_soon_as_there_i
         reply = await append(client, append_request([b"x"]))
         assert (reply.status, reply.master) == (wire.NOT_MASTER, "")
         waits = asyncio.ensure_future(append(client, append_request([b"x"], patience_ms=60_000)))
-        await until(lambda: broker_of(asked).replication.refusals._waiting)
+        await until(lambda: broker_of(asked).replication.refusals._waiting or waits.done())
         assert not waits.done()
         unfit(next_one, "")
         service(next_one).step(Tick())
