@@ -13,7 +13,7 @@ from duolog_server.ha.registry import Registry
 from duolog_server.node.identity.access.secrets import HASH_BYTES
 from duolog_server.node.runtime.config import Config
 from duolog_server.serve.server import Node
-from tests.until import slowness
+from tests.until import WAIT_SECONDS, slowness
 
 SMALL_STORE = {
     "mapped_file_size_commit_log": 1 << 20,
@@ -124,8 +124,9 @@ def patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     made = duolog.Client.__init__
 
     def init(client: duolog.Client, *where: Any, timeout: float = 10.0, **how: Any) -> None:
-        patience = slowness() if timeout >= PATIENT_SECONDS else 1.0
-        made(client, *where, timeout=timeout * patience, **how)
+        if timeout >= PATIENT_SECONDS:  # no longer than a test waits otherwise
+            timeout = max(timeout, min(timeout * slowness(), WAIT_SECONDS))
+        made(client, *where, timeout=timeout, **how)
 
     monkeypatch.setattr(duolog.Client, "__init__", init)
 
