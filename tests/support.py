@@ -2,19 +2,24 @@
 
 import errno
 import itertools
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.columns import Columns
+from duolog_server.store.disk import Disk
 from duolog_server.store.flush import QueuesFlush
 from duolog_server.store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
 from duolog_server.store.options import StoreOptions
 from duolog_server.store.osdisk import OsDisk, OsFile
 from duolog_server.store.queueflushes import at_once
+from duolog_server.store.recovery import RecoveryReport
 from duolog_server.store.status import PutMessageStatus
+from sim.disk import SimDisk
 
 SMALL = StoreOptions(
     mapped_file_size_commit_log=16 << 10,
@@ -33,27 +38,47 @@ def options(**changes: Any) -> StoreOptions:
 
 @dataclass
 class Opened:
-    """A store and its complaints."""
+    """A store, its complaints and what its start reports."""
 
     store: MessageStore
     problems: list[str]
+    report: RecoveryReport
 
 
-def open_store(
-    path: Path, chosen: StoreOptions = SMALL, disk: OsDisk | None = None
-) -> MessageStore:
+OPENED: WeakSet[MessageStore] = WeakSet()
+
+
+def open_store(where: Path | Disk, chosen: StoreOptions = SMALL, boot_id: str = "") -> MessageStore:
     """Open (and recover) a store."""
-    store = MessageStore(disk or OsDisk(path), chosen)
+    disk = OsDisk(where) if isinstance(where, Path) else where
+    store = MessageStore(disk, chosen, boot_id=boot_id)
+    OPENED.add(store)
     store.start()
     return store
 
 
-def open_noisily(path: Path, chosen: StoreOptions = SMALL) -> Opened:
+def open_noisily(where: Path | Disk, chosen: StoreOptions = SMALL) -> Opened:
     """Open a store and keep its complaints."""
     problems: list[str] = []
-    store = MessageStore(OsDisk(path), chosen, StoreEvents(problem=problems.append))
-    store.start()
-    return Opened(store, problems)
+    disk = OsDisk(where) if isinstance(where, Path) else where
+    store = MessageStore(disk, chosen, StoreEvents(problem=problems.append))
+    OPENED.add(store)
+    return Opened(store, problems, store.start())
+
+
+def crash_what_is_open() -> None:
+    """Let go of each store that a test opened and left open."""
+    for store in list(OPENED):
+        if not store.closed:
+            crash(store)
+    OPENED.clear()
+
+
+def sim_disk(seed: int = 3) -> SimDisk:
+    """A disk in memory whose mappings are few, as a kernel's may be."""
+    disk = SimDisk(random.Random(seed), lambda: 0.0)
+    disk.mapped_max = 100
+    return disk
 
 
 def put(

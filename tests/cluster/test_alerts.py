@@ -282,9 +282,7 @@ def test_every_command_of_a_runbook_exists(page: Path, monkeypatch: pytest.Monke
     "wrong",
     ["duolog cluster state", "duolog node check --wrte", "duolog group show", "duolog nod check"],
 )
-def test_a_command_that_does_not_exist_is_found(
-    wrong: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_is_not_there_is_found(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (usage_error,) = typer.BadParameter.__bases__
     with pytest.raises(usage_error):
         parse(wrong, monkeypatch)

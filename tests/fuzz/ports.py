@@ -38,6 +38,8 @@ from tests import http2bytes as h2
 from tests.fuzz import remoting
 from tests.ha.test_frames import EXAMPLES
 from tests.keyfiles import access_files
+from tests.known import known
+from tests.node.replicas import broker_of
 from tests.until import slowness, until
 
 READ_SECONDS = 0.002
@@ -282,8 +284,7 @@ async def fuzz(seconds: float, seed: int) -> Result:
 async def _nothing_left(node: Node, idle: int) -> None:
     """Wait until no connection and no task is left."""
     assert node._frames is not None
-    assert node.remoting is not None
-    ports = node._frames, node.remoting
+    ports = node._frames, known(node.remoting)
 
     def nothing() -> bool:
         left = [one.connections for one in ports if one.connections]
@@ -308,15 +309,12 @@ def _config(directory: Path) -> Config:
 async def _all_ports(
     node: Node, stands: Stands, neighbour: Neighbour, seconds: float, chance: random.Random
 ) -> Result:
-    assert node.broker is not None
-    assert node.metrics is not None
-    assert node.remoting is not None
     ports = {
         "gRPC": node.port,
-        "frames": node.broker.dialects.frames_port,
+        "frames": broker_of(node).dialects.frames_port,
         "replication": node.ha_port,
-        "metrics": node.metrics.port,
-        "remoting": node.remoting.port,
+        "metrics": known(node.metrics).port,
+        "remoting": known(node.remoting).port,
     }
     seeds, result = beginnings(), Result(dict.fromkeys(ports, 0))
     requests = remoting.requests()
@@ -346,8 +344,8 @@ async def _all_ports(
     result.still_seconds = stands.longest
     gc.collect()
     result.grown_mib = rss_mib() - before if before else 0.0
-    assert not node.broker.failed.is_set(), "the node gave up"
-    assert node.broker.validate() == ""
+    assert not broker_of(node).failed.is_set(), "the node gave up"
+    assert broker_of(node).validate() == ""
     async with duolog.Client(f"127.0.0.1:{node.port}", user="root", password=PASSWORD) as client:
         await client.admin.create_topic("after", 1)
     return result

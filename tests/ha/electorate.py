@@ -128,6 +128,12 @@ class Voter:
         return part
 
     @property
+    def mastership(self) -> Master:
+        """What it leads with; it must lead."""
+        assert self.master is not None, f"{self.name} is no master"
+        return self.master
+
+    @property
     def state(self) -> GroupState:
         return self.group.state
 
@@ -307,6 +313,20 @@ class Electorate:
         found = [v for n, v in self.voters.items() if v.master is not None and n not in self.down]
         return max(found, key=lambda v: v.master.epoch if v.master else 0, default=None)
 
+    @property
+    def led_by(self) -> Voter:
+        """The leader; somebody must lead."""
+        assert self.leader is not None, "nobody leads"
+        return self.leader
+
+    def others(self, voter: Voter) -> list[Voter]:
+        """All but one, in the order in which they may be elected."""
+        return [self.voters[name] for name in sorted(self.voters) if name != voter.name]
+
+    def put(self, key: str, value: bytes, lease: int = 0) -> None:
+        """Write a row of the registry."""
+        self.table.commit(Transaction((), (Put(key, value, lease),)))
+
     def run(self, ms: int) -> None:
         """Let time pass: leases, clocks, replication."""
         until = self.now + ms
@@ -360,14 +380,15 @@ class Electorate:
             if voter.name in readers or (not readers and voter.name != name):
                 voter.unreachable[name] = Unreached(address or f"{name}:2", "Connection refused")
 
-    def kill(self, name: str) -> None:
-        self.down.add(name)
-        voter = self.voters[name]
-        voter.disk.kill()
-        voter._cut_link()
-        for other in self.voters.values():
-            if other.link is not None and other.link.master is voter.master:
-                other.link = None
+    def kill(self, *names: str) -> None:
+        for name in names:
+            self.down.add(name)
+            voter = self.voters[name]
+            voter.disk.kill()
+            voter._cut_link()
+            for other in self.voters.values():
+                if other.link is not None and other.link.master is voter.master:
+                    other.link = None
 
     def restart(
         self, name: str, disk: SimDisk | None = None, incarnation: int | None = None

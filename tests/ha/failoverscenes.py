@@ -29,6 +29,7 @@ from duolog_server.store.clocks import MonoMs
 from tests.ha.electorate import KEYS, Electorate, Voter
 from tests.ha.pair import put
 from tests.ha.scenes import Scene
+from tests.known import known
 
 STATES = ("STANDING", "FOLLOWING", "LEADING")
 
@@ -49,8 +50,7 @@ class Member:
         group = Electorate("a", "b", "c")
         group.until(lambda: group.leader is not None and len(group.state.sync_state_set) == 3)
         group.run(50)
-        leader = group.leader
-        assert leader is not None
+        leader = group.led_by
         # The last of those who may be elected: it leaves the others some time.
         voter = leader if role == "LEADING" else _last(group, leader)
         member = cls(group, voter, group.now)
@@ -362,8 +362,7 @@ def _of_time(role: str) -> Iterator[Scene]:
         return
     member = _handing_over()
     yield _scene(member, "Tick: the successor still lacks something", Tick(), 10)
-    link = member.other().link
-    assert link is not None
+    link = known(member.other().link)
     link.pump(member.now)
     yield _scene(member, "Tick: the successor has caught up", Tick(), 20)
     member = _handing_over()
@@ -375,8 +374,7 @@ def _of_time(role: str) -> Iterator[Scene]:
 def _handing_over() -> Member:
     """A master that gives its place to a member that lacks its last record."""
     member = Member.made("LEADING")
-    assert member.voter.master is not None
-    put(member.voter.master, b"x")
+    put(member.voter.mastership, b"x")
     member.step(HandOver(member.other().name, "order"))
     return member
 
@@ -384,8 +382,7 @@ def _handing_over() -> Member:
 def _of_a_mastership() -> Iterator[Scene]:
     """What the owner answers to `Lead`."""
     member = Member.made("LEADING")
-    assert member.voter.master is not None
-    said = member.named(member.machine.leads(member.voter.master))
+    said = member.named(member.machine.leads(member.voter.mastership))
     yield Scene("LEADING", "leads()", said, member.machine.role.value)
     member = Member.made("FOLLOWING")
     it_is_elected(member)

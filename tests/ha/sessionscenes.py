@@ -14,6 +14,7 @@ from duolog_server.ha.slave import Slave
 from duolog_server.store.clocks import MonoMs
 from tests.ha.pair import Link, close, hello_of, mandate_of, open_master, open_slave, put
 from tests.ha.scenes import Scene, names
+from tests.known import known
 from tests.support import drain
 
 STATES = ("HANDSHAKE", "TRANSFER", "SUSPEND")
@@ -36,8 +37,7 @@ class Session:
         """A put that only the slave can confirm waits; in TRANSFER it has been sent."""
         slave = slave or open_slave()
         master = master or elected(S)
-        number = master.connect(MonoMs(0))
-        assert number is not None
+        number = known(master.connect(MonoMs(0)))
         session = cls(master, slave, number)
         if state == "TRANSFER":
             session.receive(slave.hello())

@@ -24,11 +24,8 @@ def test_a_group_begins_without_a_time_before(three: Electorate) -> None:
     assert three.leader.began == Beginning(Cause.STARTED)
 
 
-def test_after_a_death_nobody_led_from_its_last_word_to_the_end_of_its_lease(
-    three: Electorate,
-) -> None:
-    old = three.leader
-    assert old is not None
+def test_after_a_death_nobody_led_from_its_last_word_to_its_leases_end(three: Electorate) -> None:
+    old = three.led_by
     three.run(300)
     three.kill(old.name)
     three.until(lambda: three.leader is not None, 4 * TTL_MS)
@@ -40,8 +37,7 @@ def test_after_a_death_nobody_led_from_its_last_word_to_the_end_of_its_lease(
 
 
 def test_a_planned_switch_is_told_apart_from_a_failure(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     target = max(set("abc") - {leader.name})
     leader.step(HandOver(target, "t"))
     three.until(lambda: three.leader is three.voters[target], 500)
@@ -52,17 +48,15 @@ def test_a_planned_switch_is_told_apart_from_a_failure(three: Electorate) -> Non
 
 
 def test_a_deposed_master_is_named_as_the_cause(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
-    other = three.voters[max(set("abc") - {leader.name})]
+    leader = three.led_by
+    other = three.others(leader)[-1]
     other.step(Contradicted(Epoch(1), "it lacks a record"))
     three.until(lambda: three.leader is other, 4 * TTL_MS)
     assert other.began.cause is Cause.DEPOSED
 
 
 def test_after_an_outage_of_all_nodes_no_time_is_guessed(three: Electorate) -> None:
-    for name in "abc":
-        three.kill(name)
+    three.kill(*"abc")
     three.run(10 * TTL_MS)
     for name in "abc":
         three.restart(name)
@@ -72,8 +66,7 @@ def test_after_an_outage_of_all_nodes_no_time_is_guessed(three: Electorate) -> N
 
 
 def test_an_election_by_hand_says_so(three: Electorate) -> None:
-    for name in "abc":
-        three.kill(name)
+    three.kill(*"abc")
     one = three.restart("a", new_disk(90), 4242)
     three.run(2 * TTL_MS)
     one.step(ElectUnclean(three.state.epoch, "t"))

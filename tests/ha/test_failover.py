@@ -41,6 +41,7 @@ from sim.later import Later
 from sim.platter import membership_on
 from tests.ha.electorate import KEYS, Electorate, Voter, names, written
 from tests.ha.pair import log_bytes, new_disk, put
+from tests.known import known
 
 
 @pytest.fixture
@@ -50,15 +51,19 @@ def three() -> Electorate:
     return group
 
 
+@pytest.fixture
+def leader(three: Electorate) -> Voter:
+    """Who leads at first."""
+    return three.led_by
+
+
 def write_state(group: Electorate, state: GroupState) -> None:
-    group.table.commit(Transaction((), (Put(KEYS.state, state.to_bytes()),)))
+    group.put(KEYS.state, state.to_bytes())
 
 
 def test_a_group_begins_with_one_master_and_grows_to_all_of_its_nodes(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
-    assert leader.master is not None
-    assert leader.master.epoch == leader.machine.led_epoch == three.state.epoch == 1
+    leader = three.led_by
+    assert leader.mastership.epoch == leader.machine.led_epoch == three.state.epoch == 1
     assert leader.machine.elections == 1
     assert [v.machine.role for v in three.voters.values()].count(Role.LEADING) == 1
     assert three.state.opened
@@ -94,25 +99,22 @@ def test_no_put_is_taken_before_a_second_replica_is_in_sync() -> None:
     group = Electorate("a", "b")
     group.down.add("b")
     group.until(lambda: group.leader is not None)
-    assert group.leader is not None
-    assert group.leader.master is not None
-    assert "formed" in group.leader.master.refusal(), "from the first ms on"
-    assert group.leader.master.epoch_confirmed
+    master = group.led_by.mastership
+    assert "formed" in master.refusal(), "from the first ms on"
+    assert master.epoch_confirmed
     group.run(100)
-    assert "formed" in group.leader.master.refusal()
+    assert "formed" in master.refusal()
     group.down.discard("b")
     group.until(lambda: len(group.state.sync_state_set) == 2)
-    assert group.leader.master.refusal() == ""
+    assert master.refusal() == ""
 
 
 def test_a_group_that_asks_for_one_replica_is_open_once_its_log_has_begun() -> None:
     group = Electorate("a", needed=1)
     group.until(lambda: group.leader is not None)
-    assert group.leader is not None
-    assert group.leader.master is not None
     group.run(100)
     assert group.state.opened
-    assert group.leader.master.refusal() == ""
+    assert group.led_by.mastership.refusal() == ""
 
 
 def test_a_node_with_a_log_begins_a_group_before_an_empty_one() -> None:
@@ -150,24 +152,18 @@ def test_a_group_that_was_never_open_is_begun_again_by_its_first_node_only() -> 
 
 
 def test_when_the_master_dies_another_member_leads_the_next_epoch(three: Electorate) -> None:
-    old = three.leader
-    assert old is not None
+    old = three.led_by
     three.kill(old.name)
     three.until(lambda: three.leader is not None, 4000)
-    new = three.leader
-    assert new is not None
+    new = three.led_by
     assert new is not old
     assert three.state.epoch == 2
     three.until(lambda: names(three.state) == set("abc") - {old.name})
 
 
-def test_a_put_that_waited_for_a_dead_member_is_answered_once_that_has_left(
-    three: Electorate,
-) -> None:
-    leader = three.leader
-    assert leader is not None
-    master = leader.master
-    assert master is not None
+def test_a_put_that_waited_for_a_dead_member_is_answered_once_it_left(three: Electorate) -> None:
+    leader = three.led_by
+    master = known(leader.master)
     three.kill(min(set("abc") - {leader.name}))
     three.run(1500)
     end = put(master, b"x").end_offset
@@ -179,12 +175,9 @@ def test_a_put_that_waited_for_a_dead_member_is_answered_once_that_has_left(
     assert master.validate(MonoMs(three.now)) == ""
 
 
-def test_a_slave_follows_each_master_once_also_one_whose_election_it_slept_through(
-    three: Electorate,
-) -> None:
-    leader = three.leader
-    assert leader is not None
-    successor, asleep = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
+def test_a_slave_follows_each_master_once_and_one_that_it_slept_through(three: Electorate) -> None:
+    leader = three.led_by
+    successor, asleep = three.others(leader)
     three.run(1000)
     three.down.add(asleep.name)
     leader.step(HandOver(successor.name, "t"))
@@ -198,8 +191,7 @@ def test_a_slave_follows_each_master_once_also_one_whose_election_it_slept_throu
 
 
 def test_an_old_master_comes_back_as_a_slave_by_itself(three: Electorate) -> None:
-    old = three.leader
-    assert old is not None
+    old = three.led_by
     three.kill(old.name)
     three.until(lambda: three.leader is not None)
     again = three.restart(old.name)
@@ -210,8 +202,7 @@ def test_an_old_master_comes_back_as_a_slave_by_itself(three: Electorate) -> Non
 
 
 def test_a_restarted_master_does_not_wait_for_its_own_old_lease(three: Electorate) -> None:
-    old = three.leader
-    assert old is not None
+    old = three.led_by
     began = three.now
     three.kill(old.name)
     three.restart(old.name)
@@ -219,12 +210,9 @@ def test_a_restarted_master_does_not_wait_for_its_own_old_lease(three: Electorat
     assert three.now - began < 1500
 
 
-def test_a_master_stops_at_its_deadline_by_its_own_clock(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+def test_a_master_stops_at_its_deadline_by_its_own_clock(three: Electorate, leader: Voter) -> None:
     leader.cut_off = True
-    master = leader.master
-    assert master is not None
+    master = known(leader.master)
     assert master.mandate is not None
     deadline = master.mandate.deadline_ms
     end = put(master, b"late").end_offset
@@ -239,72 +227,50 @@ def test_a_master_stops_at_its_deadline_by_its_own_clock(three: Electorate) -> N
     assert all(v.master is None for v in three.voters.values())
 
 
-def test_a_master_whose_lease_is_revoked_stops_at_once(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+def test_a_master_whose_lease_is_revoked_stops_at_once(three: Electorate, leader: Voter) -> None:
     three.table.drop(leader.machine.lease)
     leader.step(Changed())
     assert leader.master is None
 
 
-def test_a_lease_that_is_lost_is_not_dropped_and_another_one_is_asked_for(
+def test_a_lease_that_is_lost_is_not_dropped_and_one_that_is_given_up_is_once(
     three: Electorate,
 ) -> None:
-    leader = three.leader
-    assert leader is not None
-    other = three.voters[min(set("abc") - {leader.name})]
-    other.said.clear()
-    other.step(LeaseLost(other.machine.lease))
-    assert other.machine.lease == 0
-    assert AskLease() in other.said
-    assert not [said for said in other.said if isinstance(said, DropLease)]
-
-
-def test_a_lease_that_is_given_up_is_dropped_once(three: Electorate) -> None:
     """The others need not wait for its end."""
-    leader = three.leader
-    assert leader is not None
-    other = three.voters[min(set("abc") - {leader.name})]
-    lease = other.machine.lease
-    other.cut_off = True
-    other.said.clear()
-    three.now = other.machine.deadline_ms
-    other.step(Tick())
-    other.step(Tick())
-    assert [said for said in other.said if isinstance(said, DropLease)] == [DropLease(lease)]
-    assert other.said.count(AskLease()) == 1
+    lost, given_up = three.others(three.led_by)
+    for voter in (lost, given_up):
+        voter.said.clear()
+    lost.step(LeaseLost(lost.machine.lease))
+    assert lost.machine.lease == 0
+    lease = given_up.machine.lease
+    given_up.cut_off = True
+    three.now = given_up.machine.deadline_ms
+    given_up.step(Tick())
+    given_up.step(Tick())
+    for voter, drops in ((lost, []), (given_up, [DropLease(lease)])):
+        assert [said for said in voter.said if isinstance(said, DropLease)] == drops
+        assert voter.said.count(AskLease()) == 1
 
 
-def test_a_lease_that_was_not_asked_for_is_not_taken(three: Electorate) -> None:
+def test_a_lease_that_was_not_asked_for_is_not_taken(leader: Voter) -> None:
     """An answer that comes late: the registry may have ended that lease already."""
-    leader = three.leader
-    assert leader is not None
     lease, deadline = leader.machine.lease, leader.machine.deadline_ms
     leader.step(Leased(lease + 1000, MonoMs(deadline + 1000)))
     assert (leader.machine.lease, leader.machine.deadline_ms) == (lease, deadline)
 
 
-def test_a_master_whose_lease_is_renewed_goes_on_past_its_first_deadline(
-    three: Electorate,
-) -> None:
-    leader = three.leader
-    assert leader is not None
-    assert leader.master is not None
-    assert leader.master.mandate is not None
-    first = leader.master.mandate.deadline_ms
+def test_a_master_whose_lease_is_renewed_goes_on_past_its_first_deadline(three: Electorate) -> None:
+    leader = three.led_by
+    assert leader.mastership.mandate is not None
+    first = leader.mastership.mandate.deadline_ms
     three.until(lambda: three.now > first)
-    assert leader.master is not None
-    assert leader.master.stopped(MonoMs(three.now)) == ""
-    assert leader.master.mandate.deadline_ms == leader.machine.deadline_ms
+    assert leader.mastership.stopped(MonoMs(three.now)) == ""
+    assert leader.mastership.mandate.deadline_ms == leader.machine.deadline_ms
 
 
-def test_acknowledgements_after_the_deadline_count_once_the_lease_is_renewed(
-    three: Electorate,
-) -> None:
-    leader = three.leader
-    assert leader is not None
-    master = leader.master
-    assert master is not None
+def test_acknowledgements_after_the_deadline_count_once_it_is_renewed(three: Electorate) -> None:
+    leader = three.led_by
+    master = known(leader.master)
     end = put(master, b"x").end_offset
     master.await_slaves(end, MonoMs(three.now), "token")
     three.now = leader.machine.deadline_ms
@@ -321,10 +287,8 @@ def test_acknowledgements_after_the_deadline_count_once_the_lease_is_renewed(
     assert leader.said == [], "nothing of its mandate changed"
 
 
-def test_keys_that_change_during_a_read_are_read_again(three: Electorate) -> None:
+def test_keys_that_change_during_a_read_are_read_again(leader: Voter) -> None:
     """The answer in flight may be older than the change."""
-    leader = three.leader
-    assert leader is not None
     leader.slow = True
     leader.said.clear()
     leader.step(Changed())
@@ -338,11 +302,10 @@ def test_keys_that_change_during_a_read_are_read_again(three: Electorate) -> Non
 
 def without_its_master(group: Electorate) -> list[Voter]:
     """The candidates, in their order: nobody has looked since the master's lock went."""
-    leader = group.leader
-    assert leader is not None
+    leader = group.led_by
     group.kill(leader.name)
     group.table.drop(leader.machine.lease)
-    left = [group.voters[name] for name in sorted(set("abc") - {leader.name})]
+    left = group.others(leader)
     assert leader.name < left[0].name, "it would come first, were it there"
     for voter in left:
         voter.said.clear()
@@ -353,22 +316,18 @@ def leads(voter: Voter) -> bool:
     return any(isinstance(said, Lead) for said in voter.said)
 
 
-def test_each_candidate_leaves_the_election_to_those_before_it(three: Electorate) -> None:
+@pytest.mark.parametrize("why", ["its name", "a preferred successor", "it is drained"])
+def test_each_candidate_leaves_the_election_to_those_before_it(three: Electorate, why: str) -> None:
     first, second = without_its_master(three)
-    second.step(Changed())
-    assert Wake(MonoMs(three.now + RANK_MS)) in second.said
+    if why == "its name":
+        first, second = second, first
+    elif why == "it is drained":
+        three.put(KEYS.drained(first.name), b"{}")
+    else:
+        write_state(three, three.state.changed(successor=second.name))
     first.step(Changed())
-    assert leads(first)
-    assert not leads(second)
-
-
-def test_a_preferred_successor_is_elected_at_once_and_the_others_wait_for_it(
-    three: Electorate,
-) -> None:
-    first, second = without_its_master(three)
-    write_state(three, three.state.changed(successor=second.name))
-    first.step(Changed())
-    assert Wake(MonoMs(three.now + SUCCESSOR_MS)) in first.said
+    wait = SUCCESSOR_MS if why == "a preferred successor" else RANK_MS
+    assert Wake(MonoMs(three.now + wait)) in first.said
     second.step(Changed())
     assert leads(second)
     assert not leads(first)
@@ -382,20 +341,10 @@ def test_a_preferred_successor_that_is_gone_is_not_waited_for(three: Electorate)
     assert leads(first)
 
 
-def test_a_drained_candidate_comes_last(three: Electorate) -> None:
-    first, second = without_its_master(three)
-    three.table.commit(Transaction((), (Put(KEYS.drained(first.name), b"{}"),)))
-    first.step(Changed())
-    assert Wake(MonoMs(three.now + RANK_MS)) in first.said
-    second.step(Changed())
-    assert leads(second)
-
-
 def test_only_a_member_removes_a_master_that_lacks_what_it_knows(three: Electorate) -> None:
     """Another node may know of bytes that were never confirmed."""
-    leader = three.leader
-    assert leader is not None
-    first, second = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
+    leader = three.led_by
+    first, second = three.others(leader)
     left = three.state.sync_state_set - {first.machine.me.replica}
     write_state(three, three.state.changed(sync_state_set=left))
     first.step(Changed())
@@ -408,8 +357,7 @@ def test_only_a_member_removes_a_master_that_lacks_what_it_knows(three: Electora
 
 
 def test_a_contradiction_is_reported_while_its_epoch_is_current(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     assert leader.machine.notice == ""
     leader.step(Contradicted(three.state.epoch, "it lacks a record"))
     assert "older copy: it lacks a record" in leader.machine.notice
@@ -417,9 +365,7 @@ def test_a_contradiction_is_reported_while_its_epoch_is_current(three: Electorat
     assert leader.machine.notice == ""
 
 
-def test_a_node_outside_the_set_is_never_elected(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+def test_a_node_outside_the_set_is_never_elected(three: Electorate, leader: Voter) -> None:
     lagging = next(name for name in "abc" if name != leader.name)
     three.kill(lagging)
     three.until(lambda: names(three.state) == set("abc") - {lagging}, 10_000)
@@ -434,10 +380,8 @@ def test_a_node_outside_the_set_is_never_elected(three: Electorate) -> None:
 def test_a_replaced_disk_is_not_the_member_it_was() -> None:
     group = Electorate("a", "b", "c")
     group.until(lambda: KEYS.state in group.table.rows and len(group.state.sync_state_set) == 3)
-    leader = group.leader
-    assert leader is not None
-    for name in "abc":
-        group.kill(name)
+    leader = group.led_by
+    group.kill(*"abc")
     victim = next(name for name in "abc" if name != leader.name)
     back = group.restart(victim, new_disk(99), incarnation=4242)
     group.run(6000)
@@ -445,12 +389,9 @@ def test_a_replaced_disk_is_not_the_member_it_was() -> None:
     assert "not in the SyncStateSet" in back.machine.reason
 
 
-def test_a_group_without_any_of_its_members_says_that_an_operator_must_act(
-    three: Electorate,
-) -> None:
+def test_a_group_without_its_members_says_that_an_operator_must_act(three: Electorate) -> None:
     three.until(lambda: names(three.state) == set("abc"))
-    for name in "abc":
-        three.kill(name)
+    three.kill(*"abc")
     back = [three.restart(name, new_disk(90 + k), 4242 + k) for k, name in enumerate("ab")]
     three.run(6000)
     for voter in back:
@@ -469,8 +410,7 @@ def test_a_group_without_any_of_its_members_says_that_an_operator_must_act(
 
 
 def test_a_node_that_has_not_saved_its_start_follows_no_master(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     name = max(set("abc") - {leader.name})
     three.kill(name)
     voter = three.restart(name)
@@ -482,33 +422,23 @@ def test_a_node_that_has_not_saved_its_start_follows_no_master(three: Electorate
 
 
 def test_an_unreadable_start_is_not_a_start_of_this_directory(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     key = KEYS.start(leader.machine.me.replica)
-    three.table.commit(Transaction((), (Put(key, b"[]"),)))
+    three.put(key, b"[]")
     leader.step(Changed())
     assert leader.master is None
     assert "cannot read a start" in leader.machine.reason
 
 
-def test_an_unfit_node_leaves_the_election_to_others(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
-    others = sorted(set("abc") - {leader.name})
-    three.voters[others[0]].unfit = "damage"
+@pytest.mark.parametrize("why", ["unfit", "refuse_to_lead"])
+def test_a_node_that_is_unfit_or_cannot_open_its_epoch_leaves_it_to_another(
+    leader: Voter, three: Electorate, why: str
+) -> None:
+    first, second = three.others(leader)
+    setattr(first, why, "no room")
     three.kill(leader.name)
     three.until(lambda: three.leader is not None)
-    assert three.leader is three.voters[others[1]]
-
-
-def test_a_node_that_cannot_open_its_epoch_leaves_it_to_another(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
-    others = sorted(set("abc") - {leader.name})
-    three.voters[others[0]].refuse_to_lead = "no room"
-    three.kill(leader.name)
-    three.until(lambda: three.leader is not None)
-    assert three.leader is three.voters[others[1]]
+    assert three.leader is second
 
 
 def test_a_node_that_cannot_open_its_epoch_tries_again_later() -> None:
@@ -533,8 +463,7 @@ def test_a_node_that_promised_a_newer_epoch_is_not_elected(three: Electorate) ->
 
 
 def test_the_outcome_of_an_election_without_an_answer_is_found_out(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     three.kill(leader.name)
     for voter in three.voters.values():
         voter.lose_replies = True
@@ -547,8 +476,7 @@ def one_is_taken_out(three: Electorate) -> tuple[Voter, str, Observed, Committed
 
     The leader, who is gone, the registry as it was before, and the answer.
     """
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     gone = max(set("abc") - {leader.name})
     lease = three.voters[gone].machine.lease
     three.kill(gone)
@@ -579,14 +507,12 @@ def test_a_read_older_than_a_change_of_the_set_is_not_a_registry_that_fell_back(
     assert three.state.epoch == 1
 
 
-def test_a_change_answered_after_a_later_state_was_read_is_ignored(
-    three: Electorate,
-) -> None:
+def test_a_change_answered_after_a_later_state_was_read_is_ignored(three: Electorate) -> None:
     """A process that was stopped for a while hears all of it at once, in any order."""
     leader, _, _, change = one_is_taken_out(three)
     state = three.state
     newer = replace(state, version=state.version + 1)
-    three.table.commit(Transaction((), (Put(KEYS.state, newer.to_bytes()),)))
+    three.put(KEYS.state, newer.to_bytes())
     leader.step(Changed())
     leader.step(leader.late.pop())
     assert load(leader.disk).version == newer.version
@@ -597,8 +523,7 @@ def test_a_change_answered_after_a_later_state_was_read_is_ignored(
 
 def test_elections_without_a_write_in_between_count_on(three: Electorate) -> None:
     for _ in range(20):
-        leader = three.leader
-        assert leader is not None
+        leader = three.led_by
         epoch = three.state.epoch
         leader.step(HandOver("", "t"))
         for _ in range(400):
@@ -615,66 +540,47 @@ def test_elections_without_a_write_in_between_count_on(three: Electorate) -> Non
 # -- planned switches ------------------------------------------------------------------------------
 
 
-def test_a_planned_switch_makes_the_named_node_the_master(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
-    target = max(set("abc") - {leader.name})
-    leader.step(HandOver(target, "t"))
-    three.until(lambda: three.leader is three.voters[target], 500)
+@pytest.mark.parametrize("lacks", [False, True])
+def test_a_planned_switch_makes_the_named_node_the_master_once_that_has_everything(
+    leader: Voter, three: Electorate, lacks: bool
+) -> None:
+    target = three.others(leader)[-1]
+    if lacks:
+        put(leader.mastership, b"not yet copied")
+    leader.step(HandOver(target.name, "t"))
+    if lacks:
+        assert "takes over" in leader.mastership.stopped(MonoMs(three.now))
+    three.until(lambda: three.leader is target, 500)
     assert leader.answers == [""]
     assert three.state.successor == ""
 
 
-def test_a_planned_switch_waits_until_the_successor_has_everything(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
-    assert leader.master is not None
-    target = max(set("abc") - {leader.name})
-    put(leader.master, b"not yet copied")
-    leader.step(HandOver(target, "t"))
-    assert leader.master is not None
-    assert "takes over" in leader.master.stopped(MonoMs(three.now))
-    three.until(lambda: three.leader is three.voters[target], 500)
-
-
-def test_the_member_that_holds_most_takes_over(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
-    assert leader.master is not None
-    first, second = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
-    put(leader.master, b"copied by one")
-    assert first.link is not None
-    first.link.pump(three.now)
-    held = [leader.master.held_by(v.machine.me.replica) for v in (first, second)]
-    assert held[0] > held[1]
-    leader.step(HandOver("", "t"))
-    three.until(lambda: three.leader is first, 500)
-    assert leader.answers == [""]
-
-
-def test_a_drained_member_does_not_take_over_though_it_holds_most(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
-    assert leader.master is not None
-    first, second = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
-    put(leader.master, b"copied by one")
-    assert first.link is not None
-    first.link.pump(three.now)
-    three.table.commit(Transaction((), (Put(KEYS.drained(first.name), b"{}"),)))
-    leader.slow = True
-    leader.step(Changed())
-    leader.step(leader.late.pop())  # it sees that, and has no answer yet that the set is smaller
-    leader.step(HandOver("", "t"))
-    assert leader.master.stopped(MonoMs(three.now)) == f"{second.name} takes over"
-
-
-def test_a_switch_is_retried_soon_and_abandoned_at_its_deadline(
-    three: Electorate,
+@pytest.mark.parametrize("drained", [False, True])
+def test_the_member_that_holds_most_takes_over_unless_it_is_drained(
+    leader: Voter, three: Electorate, drained: bool
 ) -> None:
-    leader = three.leader
-    assert leader is not None
-    assert leader.master is not None
-    put(leader.master, b"never copied")
+    master = leader.mastership
+    first, second = three.others(leader)
+    put(master, b"copied by one")
+    known(first.link).pump(three.now)
+    held = [master.held_by(v.machine.me.replica) for v in (first, second)]
+    assert held[0] > held[1]
+    if drained:
+        three.put(KEYS.drained(first.name), b"{}")
+        leader.slow = True
+        leader.step(Changed())
+        leader.step(leader.late.pop())  # it sees that, and has no answer yet for a smaller set
+        leader.step(HandOver("", "t"))
+        assert master.stopped(MonoMs(three.now)) == f"{second.name} takes over"
+    else:
+        leader.step(HandOver("", "t"))
+        three.until(lambda: three.leader is first, 500)
+        assert leader.answers == [""]
+
+
+def test_a_switch_is_retried_soon_and_abandoned_at_its_deadline(three: Electorate) -> None:
+    leader = three.led_by
+    put(leader.mastership, b"never copied")
     leader.step(HandOver(max(set("abc") - {leader.name}), "t"))
     assert Wake(MonoMs(three.now + 5)) in leader.said
     three.now += HAND_OVER_MS - 1
@@ -683,45 +589,35 @@ def test_a_switch_is_retried_soon_and_abandoned_at_its_deadline(
     three.now += 1
     leader.step(Changed())
     assert "in time" in leader.answers[-1]
-    assert leader.master.stopped(MonoMs(three.now)) == ""
+    assert leader.mastership.stopped(MonoMs(three.now)) == ""
 
 
-def test_a_switch_to_a_node_that_may_not_lead_is_refused(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+def test_a_switch_to_a_node_that_may_not_lead_is_refused(three: Electorate, leader: Voter) -> None:
     leader.step(HandOver("z", "t"))
     assert "cannot take over" in leader.answers[-1]
-    other = three.voters[min(set("abc") - {leader.name})]
+    other = three.others(leader)[0]
     other.step(HandOver("", "t"))
     assert "not the master" in other.answers[-1]
-    assert leader.master is not None
-    assert leader.master.stopped(MonoMs(three.now)) == ""
+    assert leader.mastership.stopped(MonoMs(three.now)) == ""
 
 
-def test_a_switch_to_a_member_that_is_gone_is_refused_and_one_to_the_master_is_done(
-    three: Electorate,
-) -> None:
+def test_a_switch_to_a_gone_member_is_refused_and_one_to_the_master_done(three: Electorate) -> None:
     leader, gone, _, _ = one_is_taken_out(three)
     leader.step(HandOver(gone, "t"))
     assert f"{gone} cannot take over" in leader.answers[-1]
     leader.step(HandOver(leader.name, "t"))
     assert leader.answers[-1] == ""
-    assert leader.master is not None
-    assert leader.master.stopped(MonoMs(three.now)) == ""
+    assert leader.mastership.stopped(MonoMs(three.now)) == ""
 
 
-def test_a_returning_master_does_not_lead_before_its_new_epoch_is_open(
-    three: Electorate,
-) -> None:
-    leader = three.leader
-    assert leader is not None
+def test_a_returning_master_does_not_lead_before_its_new_epoch_is_open(three: Electorate) -> None:
+    leader = three.led_by
     leader.step(HandOver("", "t"))
     three.until(lambda: three.leader not in (None, leader))
     three.run(1000)
     opening: list[Later] = []
     leader.slow_disk_promises = opening
-    other = three.leader
-    assert other is not None
+    other = three.led_by
     other.step(HandOver(leader.name, "t"))
     three.until(lambda: leader.machine.role is Role.LEADING)
     assert opening
@@ -729,26 +625,19 @@ def test_a_returning_master_does_not_lead_before_its_new_epoch_is_open(
     assert leader.answers[-1] == "this node is not the master"
 
 
-def test_a_switch_that_misses_its_deadline_is_abandoned_and_puts_continue(
-    three: Electorate,
-) -> None:
-    leader = three.leader
-    assert leader is not None
-    assert leader.master is not None
+def test_a_switch_past_its_deadline_is_abandoned_and_puts_continue(three: Electorate) -> None:
+    leader = three.led_by
     target = max(set("abc") - {leader.name})
-    put(leader.master, b"never copied")
+    put(leader.mastership, b"never copied")
     three.kill(target)
     leader.step(HandOver(target, "t"))
     three.until(lambda: bool(leader.answers), 5000)
     assert "in time" in leader.answers[-1] or "may not" in leader.answers[-1]
-    assert leader.master.stopped(MonoMs(three.now)) == ""
+    assert leader.mastership.stopped(MonoMs(three.now)) == ""
 
 
-def test_a_switch_whose_transaction_is_not_answered_is_reported_as_unknown(
-    three: Electorate,
-) -> None:
-    leader = three.leader
-    assert leader is not None
+def test_a_switch_without_an_answer_is_reported_as_unknown(three: Electorate) -> None:
+    leader = three.led_by
     leader.lose_replies = True
     leader.step(HandOver("", "t"))
     three.until(lambda: three.leader not in (None, leader), 5000)  # it was made all the same
@@ -756,12 +645,9 @@ def test_a_switch_whose_transaction_is_not_answered_is_reported_as_unknown(
     assert [said for said in leader.said if isinstance(said, Answer)] == [answer]
 
 
-def test_a_master_whose_switch_is_not_answered_stops_before_it_reads_anything(
-    three: Electorate,
-) -> None:
+def test_a_master_whose_switch_has_no_answer_stops_before_it_reads(three: Electorate) -> None:
     """The successor may lead already."""
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     leader.cut_off = True
     leader.step(HandOver("", "t"))
     leader.step(Changed())
@@ -769,8 +655,7 @@ def test_a_master_whose_switch_is_not_answered_stops_before_it_reads_anything(
 
 
 def test_a_master_that_has_handed_over_stops_before_it_reads_anything(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     lease = leader.machine.lease
     three.run(100)
     leader.slow = True
@@ -783,42 +668,31 @@ def test_a_master_that_has_handed_over_stops_before_it_reads_anything(three: Ele
     assert leader.machine.lease == lease, "it lives, and may follow at once"
 
 
-def test_a_master_that_stood_still_treats_no_member_as_late(
-    three: Electorate,
-) -> None:
-    leader = three.leader
-    assert leader is not None
-    assert leader.master is not None
+def test_a_master_that_stood_still_treats_no_member_as_late(three: Electorate) -> None:
+    leader = three.led_by
     three.until(lambda: names(three.state) == set("abc"))
     three.run(100)
 
-    def lone_step(later: int) -> set[str]:
-        """Nothing that the others send is read."""
+    def lone_step(later: int) -> int:
+        """Nothing that the others send is read; the size of the set then."""
         three.now += later
         for voter in three.voters.values():
             voter.renew()
         leader.step(Tick())
-        return names(three.state)
+        return len(names(three.state))
 
-    put(leader.master, b"unread")
-    patience = leader.master.patience_ms
-    assert lone_step(patience // 2) == set("abc")
-    assert lone_step(patience // 2 + 1) == set("abc")  # it stood still, though its lease lasts
-    assert lone_step(patience // 2) == set("abc")
-    assert lone_step(patience // 2) == set("abc")
-    assert len(lone_step(1)) == 2  # it has looked for long enough
+    put(leader.mastership, b"unread")
+    half = leader.mastership.patience_ms // 2
+    # It stood still at first, though its lease lasts; at last it has looked for long enough.
+    assert [lone_step(ms) for ms in (half, half + 1, half, half, 1)] == [3, 3, 3, 3, 2]
 
 
-def test_turns_of_a_clock_are_not_a_standstill_however_short_a_masters_patience(
-    three: Electorate,
-) -> None:
-    leader = three.leader
-    assert leader is not None
-    assert leader.master is not None
+def test_turns_of_a_clock_are_no_standstill_however_short_the_patience(three: Electorate) -> None:
+    leader = three.led_by
     three.until(lambda: names(three.state) == set("abc"))
     three.run(100)
-    leader.master.options = replace(leader.master.options, ha_max_time_slave_not_catchup=80)
-    put(leader.master, b"unread")
+    leader.mastership.options = replace(leader.mastership.options, ha_max_time_slave_not_catchup=80)
+    put(leader.mastership, b"unread")
     for _ in range(4):
         three.now += 60
         leader.renew()
@@ -826,9 +700,7 @@ def test_turns_of_a_clock_are_not_a_standstill_however_short_a_masters_patience(
     assert len(names(three.state)) == 2
 
 
-def test_an_unexpected_answer_changes_nothing(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+def test_an_unexpected_answer_changes_nothing(three: Electorate, leader: Voter) -> None:
     three.run(100)
     leader.said.clear()
     for event in (Committed(0, None), Uncertain(0)):
@@ -841,12 +713,9 @@ def test_an_unexpected_answer_changes_nothing(three: Electorate) -> None:
     assert leader.answers == []
 
 
-def test_a_registration_that_is_not_of_this_lease_and_this_node_is_made_again(
-    three: Electorate,
-) -> None:
-    leader = three.leader
-    assert leader is not None
-    voter = three.voters[min(set("abc") - {leader.name})]
+def test_a_registration_of_another_lease_or_node_is_made_again(three: Electorate) -> None:
+    leader = three.led_by
+    voter = three.others(leader)[0]
     me, lease = voter.machine.me, voter.machine.lease
     late = Put(KEYS.replica(voter.name), me.to_bytes(), leader.machine.lease)
     other = Put(KEYS.replica(voter.name), replace(me, endpoint="elsewhere:1").to_bytes(), lease)
@@ -857,33 +726,26 @@ def test_a_registration_that_is_not_of_this_lease_and_this_node_is_made_again(
         assert (row.value, row.lease) == (me.to_bytes(), lease)
 
 
-def test_a_drained_master_whose_hand_over_failed_tries_again_later(
-    three: Electorate,
-) -> None:
-    leader = three.leader
-    assert leader is not None
-    assert leader.master is not None
+def test_a_drained_master_whose_hand_over_failed_tries_again_later(three: Electorate) -> None:
+    leader = three.led_by
     three.run(100)
-    three.table.commit(Transaction((), (Put(KEYS.drained(leader.name), b"{}"),)))
+    three.put(KEYS.drained(leader.name), b"{}")
     leader.step(Changed())
-    assert "takes over" in leader.master.stopped(MonoMs(three.now))
+    assert "takes over" in leader.mastership.stopped(MonoMs(three.now))
     write_state(three, three.state)  # not seen by the master yet
     leader.step(Noted(None))
     for later in (0, PAUSE_MS - 1):
         leader.step(Leased(leader.machine.lease, MonoMs(three.now + 5000)))
         three.now += later
         leader.step(Tick())
-        assert leader.master.stopped(MonoMs(three.now)) == ""
+        assert leader.mastership.stopped(MonoMs(three.now)) == ""
     three.now += 1
     leader.step(Changed())
-    assert "takes over" in leader.master.stopped(MonoMs(three.now))
+    assert "takes over" in leader.mastership.stopped(MonoMs(three.now))
 
 
-def test_the_lock_of_a_past_mastership_is_released_and_not_used_again(
-    three: Electorate,
-) -> None:
-    leader = three.leader
-    assert leader is not None
+def test_the_lock_of_a_past_mastership_is_released_and_not_used_again(three: Electorate) -> None:
+    leader = three.led_by
     lease = leader.machine.lease
     three.run(100)
     before = Observed(three.table.get(KEYS.prefix))
@@ -896,27 +758,22 @@ def test_the_lock_of_a_past_mastership_is_released_and_not_used_again(
     assert DropLease(lease) in leader.said
 
 
-def test_a_switch_is_off_when_the_group_changes_meanwhile(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+def test_a_switch_is_off_when_the_group_changes_meanwhile(three: Electorate, leader: Voter) -> None:
     three.run(100)
     write_state(three, three.state)  # not seen by the master yet
     leader.step(HandOver("", "t"))
     assert leader.answers == ["the group's state changed during the call: try again"]
     assert three.leader is leader
-    assert leader.master is not None
-    assert leader.master.stopped(MonoMs(three.now)) == ""
+    assert leader.mastership.stopped(MonoMs(three.now)) == ""
 
 
 def test_a_change_of_the_set_is_proposed_before_it_is_sent(three: Electorate) -> None:
     """Until it is answered both sets count."""
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     assert leader.master is not None
-    sync = leader.machine._sync
-    assert sync is not None
+    sync = known(leader.machine._sync)
     assert not sync.unsettled
-    gone = three.voters[max(set("abc") - {leader.name})]
+    gone = three.others(leader)[-1]
     three.kill(gone.name)
     three.table.drop(gone.machine.lease)
     leader.slow = True
@@ -929,11 +786,8 @@ def test_a_change_of_the_set_is_proposed_before_it_is_sent(three: Electorate) ->
     assert gone.name not in {replica.node for replica in sync.required}
 
 
-def test_repeating_a_switch_under_way_does_not_refuse_it(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
-    assert leader.master is not None
-    put(leader.master, b"not yet copied")
+def test_repeating_a_switch_under_way_does_not_refuse_it(three: Electorate, leader: Voter) -> None:
+    put(leader.mastership, b"not yet copied")
     for token in ("first", "again"):
         leader.step(HandOver("", token))
     three.until(lambda: three.leader not in (None, leader), 5000)
@@ -944,10 +798,8 @@ def test_repeating_a_switch_under_way_does_not_refuse_it(three: Electorate) -> N
     ]
 
 
-def test_a_drained_master_hands_over_and_leaves_the_set(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
-    three.table.commit(Transaction((), (Put(KEYS.drained(leader.name), b"{}"),)))
+def test_a_drained_master_hands_over_and_leaves_the_set(three: Electorate, leader: Voter) -> None:
+    three.put(KEYS.drained(leader.name), b"{}")
     three.until(lambda: three.leader not in (None, leader))
     three.until(lambda: names(three.state) == set("abc") - {leader.name})
     three.table.commit(Transaction((), (Delete(KEYS.drained(leader.name)),)))
@@ -959,16 +811,14 @@ def test_a_drained_master_hands_over_and_leaves_the_set(three: Electorate) -> No
 
 @pytest.mark.parametrize("why", ["drained", "full", "order", "order to it"])
 def test_no_hand_over_goes_to_a_node_that_a_follower_cannot_reach(
-    three: Electorate, why: str
+    leader: Voter, three: Electorate, why: str
 ) -> None:
     """The master itself reaches it: only the other follower would be lost."""
-    leader = three.leader
-    assert leader is not None
-    other, cut_off = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
+    other, cut_off = three.others(leader)
     three.cannot_reach(cut_off.name, other.name)
     three.run(100)
     if why == "drained":
-        three.table.commit(Transaction((), (Put(KEYS.drained(leader.name), b"{}"),)))
+        three.put(KEYS.drained(leader.name), b"{}")
     elif why == "full":
         leader.full = True
     elif why == "order":
@@ -985,12 +835,11 @@ def test_no_hand_over_goes_to_a_node_that_a_follower_cannot_reach(
 
 
 def test_a_master_that_would_be_the_only_one_to_follow_stays(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     for name in set("abc") - {leader.name}:
         three.cannot_reach(name)
     three.run(100)
-    three.table.commit(Transaction((), (Put(KEYS.drained(leader.name), b"{}"),)))
+    three.put(KEYS.drained(leader.name), b"{}")
     three.run(3000)
     assert three.leader is leader
     leader.step(HandOver("", "t"))
@@ -998,8 +847,7 @@ def test_a_master_that_would_be_the_only_one_to_follow_stays(three: Electorate) 
 
 
 def test_followers_that_cannot_reach_each_other_hinder_no_hand_over(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     first, second = sorted(set("abc") - {leader.name})
     three.cannot_reach(first, second)
     three.cannot_reach(second, first)
@@ -1008,11 +856,8 @@ def test_followers_that_cannot_reach_each_other_hinder_no_hand_over(three: Elect
     three.until(lambda: three.leader is three.voters[second], 1500)
 
 
-def test_what_was_found_of_another_address_or_by_a_node_that_is_gone_does_not_count(
-    three: Electorate,
-) -> None:
-    leader = three.leader
-    assert leader is not None
+def test_what_was_found_of_another_address_or_by_a_gone_node_is_ignored(three: Electorate) -> None:
+    leader = three.led_by
     other, target = sorted(set("abc") - {leader.name})
     three.cannot_reach(target, other, address="where it was before:2")
     three.run(100)
@@ -1026,7 +871,7 @@ def test_what_was_found_of_another_address_or_by_a_node_that_is_gone_does_not_co
     assert leader.machine.view.unreached_by(target) == {}
     reach = KEYS.reach("a")
     for odd in (b"", b"[]", b"7", b'{"b": 1}', b'{"b": ["x"]}', b"[" * 10_000):
-        three.table.commit(Transaction((), (Put(reach, odd, three.table.rows[KEYS.lock].lease),)))
+        three.put(reach, odd, three.table.rows[KEYS.lock].lease)
         leader.step(Changed())
     assert three.leader is leader
 
@@ -1056,21 +901,18 @@ def test_the_only_candidate_is_elected_though_others_cannot_reach_it(three: Elec
 
 
 def test_a_master_that_others_cannot_reach_leaves_to_one_that_they_can(three: Electorate) -> None:
-    first = three.leader
-    assert first is not None
-    assert first.master is not None
-    end = put(first.master, b"acknowledged").end_offset
+    first = three.led_by
+    end = put(first.mastership, b"acknowledged").end_offset
     three.until(lambda: first.store.confirm_offset == end)
     three.cannot_reach(first.name)
     for voter in three.voters.values():
         voter._cut_link()
-    put(first.master, b"not acknowledged")
+    put(first.mastership, b"not acknowledged")
     began = three.now
     three.until(lambda: three.leader not in (None, first), 6000)
     assert three.now - began >= failover.UNREACHED_MS
     assert first.store.confirm_offset == end
-    second = three.leader
-    assert second is not None
+    second = three.led_by
     assert second.store.log.max_offset >= end
     three.until(lambda: log_bytes(first.store) == log_bytes(second.store))
     assert "cannot follow it at" in "".join(first.stopped)
@@ -1080,10 +922,8 @@ def test_a_master_that_others_cannot_reach_leaves_to_one_that_they_can(three: El
 
 
 def test_a_master_that_others_cannot_reach_stays_while_they_follow_or_nobody_is_better(
-    three: Electorate,
+    leader: Voter, three: Electorate
 ) -> None:
-    leader = three.leader
-    assert leader is not None
     three.cannot_reach(leader.name)
     three.run(2 * failover.UNREACHED_MS)
     assert three.leader is leader, "its streams are as they were"
@@ -1098,8 +938,7 @@ def test_a_master_that_others_cannot_reach_stays_while_they_follow_or_nobody_is_
             name: one for name, one in voter.unreachable.items() if name == leader.name
         }
     three.until(lambda: three.leader not in (None, leader), 6000)
-    second = three.leader
-    assert second is not None
+    second = three.led_by
     three.until(lambda: names(three.state) == set("abc"))
     for name in "abc":
         three.voters[name].unreachable.clear()
@@ -1117,9 +956,8 @@ def test_a_master_that_others_cannot_reach_stays_while_they_follow_or_nobody_is_
 
 
 def test_a_master_with_a_full_disk_hands_over_to_a_member_with_room(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
-    full, roomy = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
+    leader = three.led_by
+    full, roomy = three.others(leader)
     full.full = True
     three.until(lambda: not leader.machine.view.has_room(full.name))
     leader.full = True
@@ -1133,11 +971,9 @@ def test_a_master_with_a_full_disk_hands_over_to_a_member_with_room(three: Elect
 
 
 def test_a_master_with_a_full_disk_stays_where_no_member_says_that_it_has_room(
-    three: Electorate,
+    leader: Voter, three: Electorate
 ) -> None:
     """As nodes of v0.1.0, which say nothing of their disks."""
-    leader = three.leader
-    assert leader is not None
     for voter in three.voters.values():
         voter.full = voter is not leader
     three.until(lambda: not any(map(leader.machine.view.has_room, set("abc") - {leader.name})))
@@ -1145,13 +981,11 @@ def test_a_master_with_a_full_disk_stays_where_no_member_says_that_it_has_room(
     three.run(5000)
     assert three.leader is leader
     assert not leader.machine.is_relieved
-    three.voters[max(set("abc") - {leader.name})].full = False
+    three.others(leader)[-1].full = False
     three.until(lambda: three.leader not in (None, leader), 1000)
 
 
-def test_a_mark_of_room_ends_with_the_nodes_lease(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+def test_a_mark_of_room_ends_with_the_nodes_lease(three: Electorate, leader: Voter) -> None:
     gone = max(set("abc") - {leader.name})
     assert leader.machine.view.has_room(gone)
     three.kill(gone)
@@ -1164,15 +998,10 @@ def test_a_mastership_that_was_handed_over_is_not_handed_back_at_once(
     three: Electorate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failover, "FULL_PAUSE_MS", 5000)
-    first = three.leader
-    assert first is not None
-    third = three.voters[min(set("abc") - {first.name})]
+    third = three.others(three.led_by)[0]
     third.full = True
-    three.until(lambda: not first.machine.view.has_room(third.name))
-    first.full = True
-    three.until(lambda: three.leader not in (None, first), 1000)
-    second = three.leader
-    assert second is not None
+    three.until(lambda: not three.led_by.machine.view.has_room(third.name))
+    first, second = hands_on_when_full(three)
     first.full, second.full = False, True
     began = three.now
     three.run(3500)
@@ -1181,19 +1010,21 @@ def test_a_mastership_that_was_handed_over_is_not_handed_back_at_once(
     assert three.now - began < 6000
 
 
+def hands_on_when_full(three: Electorate) -> tuple[Voter, Voter]:
+    """The leader's disk is full from now on; it, and who leads then."""
+    first = three.led_by
+    first.full = True
+    three.until(lambda: three.leader not in (None, first), 1000)
+    return first, three.led_by
+
+
 def test_a_master_that_is_full_as_well_hands_on_at_once_to_a_third_member_with_room(
     three: Electorate,
 ) -> None:
-    first = three.leader
-    assert first is not None
-    first.full = True
-    three.until(lambda: three.leader not in (None, first), 1000)
-    second = three.leader
-    assert second is not None
-    first.full, second.full = False, True
-    three.until(lambda: three.leader not in (None, second), 1000)
-    third = three.leader
-    assert third not in (None, first), "it may be full again after a few messages"
+    first, second = hands_on_when_full(three)
+    first.full = False
+    _, third = hands_on_when_full(three)
+    assert third is not first, "it may be full again after a few messages"
     third.full = True
     three.run(5000)
     assert three.leader not in (None, first, second)
@@ -1204,13 +1035,10 @@ def test_a_master_that_is_full_as_well_hands_on_at_once_to_a_third_member_with_r
 
 def test_a_registry_that_fell_back_is_not_trusted(three: Electorate) -> None:
     old = three.state
-    leader = three.leader
-    assert leader is not None
-    leader.step(HandOver("", "t"))
+    three.led_by.step(HandOver("", "t"))
     three.until(lambda: three.state.epoch == 2 and three.leader is not None)
     newest = three.state
-    for key in (KEYS.lock,):
-        three.table.commit(Transaction((), (Delete(key),)))
+    three.table.commit(Transaction((), (Delete(KEYS.lock),)))
     write_state(three, old)
     three.run(5000)
     assert three.leader is None
@@ -1224,11 +1052,9 @@ def test_a_registry_that_lost_nothing_but_a_promise_is_not_trusted(three: Electo
     three.until(lambda: KEYS.guarantee in three.table.rows)
     three.run(100)
     backup = {key: three.table.rows[key] for key in (KEYS.state, KEYS.guarantee)}
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     promised = Guarantee(3, sync_flush=True, by_operator=True)
-    order = leader.machine.promise(promised)
-    assert order is not None
+    order = known(leader.machine.promise(promised))
     assert three.table.commit(order) is not None
     leader.step(Changed())
     three.run(2000)
@@ -1273,10 +1099,8 @@ def test_a_registry_of_another_group_is_not_trusted() -> None:
 
 
 def test_an_unclean_election_names_the_epoch_and_records_what_it_gives_up(
-    three: Electorate,
+    leader: Voter, three: Electorate
 ) -> None:
-    leader = three.leader
-    assert leader is not None
     lagging = next(name for name in "abc" if name != leader.name)
     three.kill(lagging)
     three.until(lambda: len(three.state.sync_state_set) == 2, 10_000)
@@ -1308,9 +1132,7 @@ def test_an_unclean_election_reinitialises_a_lost_registry_for_all_nodes(three: 
     assert three.state.epoch == 2
 
 
-def test_an_unclean_election_is_the_next_version_of_a_group_that_is_open(
-    three: Electorate,
-) -> None:
+def test_an_unclean_election_is_the_next_version_of_a_group_that_is_open(three: Electorate) -> None:
     before = three.state
     first, _ = without_its_master(three)
     first.step(ElectUnclean(before.epoch, "t"))
@@ -1321,8 +1143,7 @@ def test_an_unclean_election_is_the_next_version_of_a_group_that_is_open(
 
 
 def test_a_master_that_does_not_believe_the_registry_gives_up_its_lease(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     lease = leader.machine.lease
     write_state(three, replace(three.state, group_id="another"))
     leader.step(Changed())
@@ -1344,21 +1165,18 @@ def test_an_unclean_election_may_begin_a_group() -> None:
     assert state.group_id.startswith(group.fresh_id)
 
 
-def test_nobody_is_elected_uncleanly_while_there_is_a_master(three: Electorate) -> None:
-    other = next(v for v in three.voters.values() if v.master is None)
-    other.step(ElectUnclean(three.state.epoch, "t"))
-    assert other.answers == ["the group has a master"]
-
-
-def test_nobody_is_elected_uncleanly_without_a_lease(three: Electorate) -> None:
+def test_nobody_is_elected_uncleanly_beside_a_master_or_without_a_lease(three: Electorate) -> None:
     """A lock without one would never end."""
-    first, _ = without_its_master(three)
+    first = three.others(three.led_by)[0]
+    first.step(ElectUnclean(three.state.epoch, "t"))
+    assert first.answers == ["the group has a master"]
+    without_its_master(three)
     first.step(LeaseLost(first.machine.lease))
     first.said.clear()
     first.step(Changed())
     assert not [said for said in first.said if isinstance(said, Commit)], "nor otherwise"
     first.step(ElectUnclean(three.state.epoch, "t"))
-    assert first.answers == ["this node has no lease in the registry yet: try again"]
+    assert first.answers[1:] == ["this node has no lease in the registry yet: try again"]
     assert not [said for said in first.said if isinstance(said, Commit)]
 
 
@@ -1376,15 +1194,11 @@ def test_changes_while_a_master_opens_its_epoch_are_deferred(three: Electorate) 
     assert three.leader is first
 
 
-def test_a_change_without_an_answer_is_settled_though_nothing_else_is_to_change(
-    three: Electorate,
-) -> None:
+def test_a_change_without_an_answer_is_settled_though_no_other_is_due(three: Electorate) -> None:
     """Until then all that it named must have what is confirmed."""
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     assert leader.master is not None
-    sync = leader.machine._sync
-    assert sync is not None
+    sync = known(leader.machine._sync)
     members = sync.members
     sync.propose(members - {min(members - {leader.machine.me.replica}, key=str)})
     assert sync.unsettled
@@ -1395,8 +1209,6 @@ def test_a_change_without_an_answer_is_settled_though_nothing_else_is_to_change(
 
 
 def test_a_change_of_the_set_is_refused_when_the_lock_is_another_ones(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
     # What a zombie does: everything it checks has changed meanwhile.
     stale = Transaction(
         (Check(KEYS.state, 1), Check(KEYS.lock, 1)), (Put(KEYS.state, three.state.to_bytes()),)
@@ -1434,12 +1246,9 @@ def test_a_full_disk_has_room_for_the_newest_membership() -> None:
         assert load(disk) == Membership("id", version)
 
 
-def test_a_node_with_a_full_disk_still_decides_and_saves_the_group(
-    three: Electorate,
-) -> None:
-    leader = three.leader
-    assert leader is not None
-    full, gone = (voter for voter in three.voters.values() if voter is not leader)
+def test_a_node_with_a_full_disk_still_decides_and_saves_the_group(three: Electorate) -> None:
+    leader = three.led_by
+    full, gone = three.others(leader)
     three.run(1500)
     full.disk.full = True
     three.kill(gone.name)
@@ -1450,9 +1259,8 @@ def test_a_node_with_a_full_disk_still_decides_and_saves_the_group(
 
 
 def test_nobody_follows_or_leads_before_the_group_is_noted(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
-    slow, gone = (voter for voter in three.voters.values() if voter is not leader)
+    leader = three.led_by
+    slow, gone = three.others(leader)
     three.run(1500)
     slow.slow_disk = True
     three.kill(leader.name)
@@ -1473,12 +1281,9 @@ def test_nobody_follows_or_leads_before_the_group_is_noted(three: Electorate) ->
     three.until(lambda: slow.machine.role is Role.FOLLOWING or three.leader is slow)
 
 
-def test_a_state_seen_during_a_save_is_saved_next_and_used_after_that(
-    three: Electorate,
-) -> None:
-    leader = three.leader
-    assert leader is not None
-    slow = next(voter for voter in three.voters.values() if voter is not leader)
+def test_a_state_seen_during_a_save_is_saved_next_and_used_after_that(three: Electorate) -> None:
+    leader = three.led_by
+    slow = three.others(leader)[0]
     three.run(1500)
     slow.slow_disk = True
     slow.step(Changed())
@@ -1501,14 +1306,12 @@ def test_a_state_seen_during_a_save_is_saved_next_and_used_after_that(
 
 
 def test_a_member_that_left_is_required_until_that_is_noted(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     assert leader.master is not None
-    sync = leader.machine._sync
-    assert sync is not None
+    sync = known(leader.machine._sync)
     three.run(1500)
     leader.slow_disk = True
-    gone = next(voter for voter in three.voters.values() if voter is not leader)
+    gone = three.others(leader)[0]
     three.kill(gone.name)
     three.until(lambda: gone.name not in names(three.state))
     assert gone.name in {replica.node for replica in sync.required}
@@ -1519,8 +1322,7 @@ def test_a_member_that_left_is_required_until_that_is_noted(three: Electorate) -
 
 
 def test_a_master_whose_note_does_not_come_back_stops_at_its_deadline(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     three.run(1500)
     leader.slow_disk = True
     three.kill(next(voter.name for voter in three.voters.values() if voter is not leader))
@@ -1530,9 +1332,8 @@ def test_a_master_whose_note_does_not_come_back_stops_at_its_deadline(three: Ele
 
 
 def test_a_disk_that_was_full_from_the_start_notes_the_group_later(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
-    full = next(voter for voter in three.voters.values() if voter is not leader)
+    leader = three.led_by
+    full = three.others(leader)[0]
     full.disk.remove(PATH)
     full.disk.full = True
     full.machine.group.saved = Membership()
@@ -1559,9 +1360,7 @@ def test_a_membership_that_only_the_page_cache_has_is_saved_again(three: Elector
     assert membership_on(voter.disk)[:2] == (three.state.group_id, version)
 
 
-def test_validate_reports_an_inconsistent_machine(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
+def test_validate_reports_an_inconsistent_machine(three: Electorate, leader: Voter) -> None:
     machine = leader.machine
     follower = next(voter.machine for voter in three.voters.values() if voter is not leader)
     follower._followed = None
@@ -1574,11 +1373,8 @@ def test_validate_reports_an_inconsistent_machine(three: Electorate) -> None:
     assert machine.validate() == "STANDING with a mastership"
 
 
-def test_validate_reports_a_master_without_its_mandate(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
-    sync = leader.machine._sync
-    assert sync is not None
+def test_validate_reports_a_master_without_its_mandate(leader: Voter) -> None:
+    sync = known(leader.machine._sync)
     sync.propose(sync.members)
     assert leader.machine.validate() == ""
     sync.propose(frozenset())
@@ -1600,9 +1396,8 @@ def test_a_node_that_asks_for_fewer_replicas_acknowledges_by_what_its_group_prom
     for name in ("a", "b"):
         group.kill(name)
     group.run(10_000)
-    assert weak.master is not None
     assert len(group.state.sync_state_set) == 2, "the set does not shrink below the promise"
-    assert weak.master.refusal() == "1 of 2 required replicas are in sync"
-    end = put(weak.master, b"m").end_offset
-    assert weak.master.await_slaves(end, MonoMs(group.now), "a put") is None
+    assert weak.mastership.refusal() == "1 of 2 required replicas are in sync"
+    end = put(weak.mastership, b"m").end_offset
+    assert weak.mastership.await_slaves(end, MonoMs(group.now), "a put") is None
     assert not weak.released, "nobody else has it"

@@ -206,9 +206,7 @@ def test_a_mastership_begins_while_no_sync_runs_and_its_machine_is_told(node: No
 
 
 @pytest.mark.parametrize(("role", "epoch"), [(Role.STANDING, 3), (Role.LEADING, 4)])
-def test_a_mastership_that_ended_before_it_began_never_starts(
-    node: Node, role: Role, epoch: int
-) -> None:
+def test_a_mastership_that_ended_early_never_starts(node: Node, role: Role, epoch: int) -> None:
     node.says(LEAD)
     node.machine.role, node.machine.led_epoch = role, epoch
     assert node.promised() == ["no flush", "flush"]
@@ -216,9 +214,7 @@ def test_a_mastership_that_ended_before_it_began_never_starts(
 
 
 @pytest.mark.parametrize("refusal", [OSError(errno.ENOSPC, "full"), StoreError("fenced")])
-def test_a_mastership_that_cannot_begin_is_given_up(
-    node: Node, refusal: OSError | StoreError
-) -> None:
+def test_a_mastership_that_cannot_begin_is_left(node: Node, refusal: OSError | StoreError) -> None:
     node.says(LEAD)
     node.refuses = refusal
     assert node.promised() == ["no flush", "lead 3", "cannot lead", "stop: why", "follow nobody"]

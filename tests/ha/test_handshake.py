@@ -16,16 +16,15 @@ from duolog_server.ha.slaveevents import CloseStream, Connected, Received
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.offsets import PhyOffset
 from tests.ha.pair import Link, close, hello_of, log_bytes, open_master, open_slave, put
+from tests.known import known
 from tests.support import drain
 
 
 def answer_to(master: Master, slave: Slave, **changes: Any) -> frames.Frame:
     """What the master says to the slave's Hello, with changes."""
-    number = master.connect(MonoMs(0))
-    assert number is not None
+    number = known(master.connect(MonoMs(0)))
     master.step(masterevents.Received(number, frames.encode(hello_of(slave, **changes))), MonoMs(0))
-    data = master.next_frame(number, MonoMs(0))
-    assert data is not None
+    data = known(master.next_frame(number, MonoMs(0)))
     master.step(masterevents.Disconnected(number), MonoMs(0))
     return frames.decode(data)
 
@@ -209,9 +208,7 @@ def test_as_many_last_bytes_are_compared_as_a_slave_tells_of() -> None:
 
 
 @pytest.mark.parametrize("in_blank", [True, False])
-def test_other_bytes_before_a_segments_end_are_cut_for_the_sake_of_an_epochs_blank_alone(
-    in_blank: bool,
-) -> None:
+def test_other_bytes_before_a_segments_end_are_cut_for_an_epochs_blank_only(in_blank: bool) -> None:
     """Either a blank without an epoch after it, or an epoch without a blank before the end."""
     master, slave = filled(open_master(), 2), open_slave()
     Link(master, slave).pump()
@@ -232,8 +229,7 @@ def test_a_slave_in_mid_record_is_refused() -> None:
     Link(master, slave).pump()
     end = slave.end - 7
     start = end - 100
-    found = tail_crc(master.store.log, start, end)
-    assert found is not None
+    found = known(tail_crc(master.store.log, start, end))
     answer = answer_to(master, slave, end=end, durable=0, tail_start=start, tail_crc=found)
     assert isinstance(answer, Refuse)
     assert answer.code is Refusal.MID_RECORD

@@ -11,6 +11,7 @@ from duolog_server.store.disk import Disk
 from duolog_server.store.errors import BadStoreFile
 from duolog_server.store.osdisk import OsDisk
 from sim.disk import SimDisk
+from tests.known import known
 
 
 def settle(disk: Disk, fresh: int, boot: str = "b1", **how: bool) -> Identity:
@@ -81,8 +82,7 @@ def test_an_identity_read_at_a_start_is_durable_before_it_counts() -> None:
     assert again.promised_epoch == 7
     for _ in range(20):
         disk.power_cut()
-        found = identity.load(disk)
-        assert found is not None
+        found = known(identity.load(disk))
         assert found.promised_epoch == 7
 
 

@@ -37,6 +37,7 @@ from tests.ha.pair import (
     open_slave,
     put,
 )
+from tests.known import known
 from tests.support import drain
 
 
@@ -59,8 +60,7 @@ def elected(*members: Replica, deadline: int = 1 << 60, **how: Any) -> Master:
 
 def confirmed(master: Master) -> int:
     """What replicas have confirmed."""
-    found = master.store.replicated_offset
-    assert found is not None
+    found = known(master.store.replicated_offset)
     return found
 
 
@@ -155,8 +155,7 @@ def test_the_identity_of_a_mastership_survives_a_kill() -> None:
         history.load(master.store.disk)
         assert history.entries == master.history.entries
         master.renew(77)
-        found = identity.load(master.store.disk)
-        assert found is not None
+        found = known(identity.load(master.store.disk))
         assert found.incarnation == master.identity.incarnation == 77
 
 
@@ -276,11 +275,9 @@ def test_a_replica_that_joins_the_set_holds_the_beginning_of_this_epoch() -> Non
 
 def refused(master: Master, slave: Slave, **changes: Any) -> Refuse | None:
     """What a slave's Hello is refused for; None where it is not."""
-    number = master.connect(MonoMs(0))
-    assert number is not None
+    number = known(master.connect(MonoMs(0)))
     master.step(masterevents.Received(number, frames.encode(hello_of(slave, **changes))), MonoMs(0))
-    answer = master.next_frame(number, MonoMs(0))
-    assert answer is not None
+    answer = known(master.next_frame(number, MonoMs(0)))
     found = frames.decode(answer)
     return found if isinstance(found, Refuse) else None
 
@@ -295,8 +292,7 @@ def test_a_member_must_come_back_with_all_that_is_confirmed() -> None:
     put(master, b"x")
     again = Link(master, link.slave)
     again.pump()
-    refuse = refused(master, early)
-    assert refuse is not None
+    refuse = known(refused(master, early))
     assert refuse.code is Refusal.OLDER_COPY
     assert f"holds the log only up to {early.end}" in refuse.reason
     while len(master.store.log.queue.files) < 3:
@@ -305,8 +301,7 @@ def test_a_member_must_come_back_with_all_that_is_confirmed() -> None:
     again.pump()
     drain(master.store)
     master.store.log.queue.remove(master.store.log.queue.files[0])
-    refuse = refused(master, early)
-    assert refuse is not None
+    refuse = known(refused(master, early))
     assert "holds the log only up to 0" in refuse.reason, "nothing of it is left here"
 
 
@@ -369,8 +364,7 @@ def test_two_connections_of_one_slave_count_once() -> None:
     slave = open_slave()
     first = Link(master, slave)
     first.pump()
-    number = master.connect(MonoMs(0))
-    assert number is not None
+    number = known(master.connect(MonoMs(0)))
     effects = master.step(masterevents.Received(number, frames.encode(slave.hello())), MonoMs(0))
     assert [effect for effect in effects if isinstance(effect, Close)], "the older one is ended"
     master.next_frame(number, MonoMs(0))
@@ -398,8 +392,7 @@ def test_durable_acknowledgements_count_only_what_the_disk_has() -> None:
     master, link = followed(ack="durable")
     master.ack_durable = True
     result = put(master, b"x")
-    frame = master.next_frame(link.number, MonoMs(0))
-    assert frame is not None
+    assert master.next_frame(link.number, MonoMs(0)) is not None
     ack(master, link.number, result.end_offset, 0)
     assert master.store.confirm_offset < result.end_offset
     ack(master, link.number, result.end_offset, result.end_offset)
@@ -462,12 +455,10 @@ def test_an_acknowledgement_of_what_was_never_sent_moves_nothing() -> None:
 
 def test_frames_before_hello_and_twice_are_out_of_turn() -> None:
     master = open_master()
-    number = master.connect(MonoMs(0))
-    assert number is not None
+    number = known(master.connect(MonoMs(0)))
     assert master.next_frame(number, MonoMs(0)) is None, "nor is anything said to a stranger"
     for ack_of in (Ack(Epoch(1), 0, 0, "s", 2), Ack(Epoch(1), 0, 0, "", 0)):
-        number = master.connect(MonoMs(0))
-        assert number is not None
+        number = known(master.connect(MonoMs(0)))
         effects = master.step(masterevents.Received(number, frames.encode(ack_of)), MonoMs(0))
         assert effects == [Close(number, "bad acknowledgement: before the handshake")]
         master.step(masterevents.Disconnected(number), MonoMs(0))  # as its owner does then
@@ -494,8 +485,7 @@ def test_no_bytes_from_a_peer_move_the_confirm_offset(noise: list[bytes], seed: 
         )
         good[chance.randrange(len(good))] ^= 1 << chance.randrange(8)
         for piece in (data, bytes(good)):
-            number = master.connect(MonoMs(0))
-            assert number is not None
+            number = known(master.connect(MonoMs(0)))
             master.step(masterevents.Received(number, piece), MonoMs(0))
             master.step(masterevents.Received(link.number, piece), MonoMs(0))
             master.step(masterevents.Disconnected(number), MonoMs(0))
@@ -703,8 +693,7 @@ def test_status_shows_the_newest_refusal_of_each_node_until_it_is_served() -> No
 
     def refuse(*numbers: int) -> None:
         for number in numbers:
-            found = refused(master, slave, node=f"n{number:02}", segment_bytes=1)
-            assert found is not None
+            assert refused(master, slave, node=f"n{number:02}", segment_bytes=1) is not None
             master.step(masterevents.Disconnected(max(master.sessions)), MonoMs(0))
 
     def told() -> list[int]:
@@ -782,8 +771,7 @@ def test_an_unknown_peer_holds_nothing_and_is_sent_nothing() -> None:
     assert master.held_by(Replica("nobody", 1)) == 0
     assert master.next_frame(99, MonoMs(0)) is None
     assert master.step(masterevents.Received(99, b""), MonoMs(0)) == []
-    stranger = master.connect(MonoMs(0))
-    assert stranger is not None
+    stranger = known(master.connect(MonoMs(0)))
     beat = master.options.ha_send_heartbeat_interval
     assert [master.wait_ms(number, MonoMs(50)) for number in (99, stranger)] == [beat, beat]
 

@@ -128,9 +128,7 @@ def test_the_first_line_and_its_name_survive_a_power_cut() -> None:
         assert membership.load(disk) == Membership("g", 4, 1)
 
 
-def test_a_note_is_not_made_where_there_is_no_room_and_fails_where_the_disk_does(
-    tmp_path: Path,
-) -> None:
+def test_a_note_is_not_made_without_room_and_fails_where_the_disk_does(tmp_path: Path) -> None:
     for number, raised in ((errno.ENOSPC, False), (errno.EIO, True)):
         disk = FaultDisk(tmp_path / str(number), 1, number)
         if raised:

@@ -19,6 +19,7 @@ from duolog_server.store.clocks import MonoMs
 from duolog_server.store.offsets import PhyOffset
 from tests.ha.electorate import KEYS, Electorate, Voter, names
 from tests.ha.pair import log_bytes, new_disk, put
+from tests.known import known
 
 
 @pytest.fixture
@@ -31,10 +32,8 @@ def three() -> Electorate:
 
 def confirmed(group: Electorate, *bodies: bytes) -> int:
     """Put messages, and let all members hear that they are confirmed; the log's end."""
-    leader = group.leader
-    assert leader is not None
-    assert leader.master is not None
-    end = put(leader.master, *bodies).end_offset
+    leader = group.led_by
+    end = put(leader.mastership, *bodies).end_offset
     group.until(lambda: all(v.store.known_confirmed >= end for v in group.voters.values()))
     return end
 
@@ -48,8 +47,8 @@ def test_a_registry_entry_describes_a_start() -> None:
     assert mine.against(None, marks) is Claim.UNCLAIMED
     assert mine.against(mine, marks) is Claim.CLAIMED
     assert mine.against(mine, ()) is Claim.CLAIMED
-    for known in marks:
-        assert mine.against(known, marks) is Claim.UNCLAIMED
+    for mark in marks:
+        assert mine.against(mark, marks) is Claim.UNCLAIMED
     for stranger in (Start(2, "x"), Start(3, "x"), Start(4, "x"), Start(5, "x"), Start(6, "x")):
         assert mine.against(stranger, marks) is Claim.OLDER
     assert mine.against(Start(1, "x"), marks) is Claim.UNCLAIMED, "the registry fell back"
@@ -89,8 +88,7 @@ def test_marks_begin_with_what_the_registry_has_had_and_are_bounded() -> None:
 def test_restarts_of_the_true_directory_are_trusted(three: Electorate) -> None:
     before = {name: incarnation(voter) for name, voter in three.voters.items()}
     for _ in range(3):
-        for name in "abc":
-            three.kill(name)
+        three.kill(*"abc")
         for name in "abc":
             three.restart(name)
         three.until(lambda: three.leader is not None and names(three.state) == set("abc"))
@@ -98,9 +96,7 @@ def test_restarts_of_the_true_directory_are_trusted(three: Electorate) -> None:
     assert {name: incarnation(voter) for name, voter in three.voters.items()} == before
 
 
-def test_a_start_that_the_registry_never_heard_of_leaves_a_gap_and_no_harm(
-    three: Electorate,
-) -> None:
+def test_a_start_that_the_registry_never_heard_of_leaves_a_gap_only(three: Electorate) -> None:
     was = incarnation(three.voters["a"])
     three.kill("a")
     for _ in range(2):  # it dies before it reaches the registry
@@ -111,9 +107,7 @@ def test_a_start_that_the_registry_never_heard_of_leaves_a_gap_and_no_harm(
     assert incarnation(again) == was
 
 
-def test_entries_of_unused_incarnations_are_removed_at_the_next_start(
-    three: Electorate,
-) -> None:
+def test_entries_of_unused_incarnations_are_removed_at_the_next_start(three: Electorate) -> None:
     rows = {key for key in three.table.rows if key.startswith(KEYS.starts("b"))}
     assert rows == {KEYS.start(three.voters["b"].machine.me.replica)}
     value = three.table.rows[min(rows)].value
@@ -142,16 +136,14 @@ def test_a_claim_whose_answer_is_lost_is_found_again(three: Electorate) -> None:
 
 
 def test_a_copy_of_an_earlier_run_is_not_elected_though_it_is_alone(three: Electorate) -> None:
-    victim = three.leader
-    assert victim is not None
+    victim = three.led_by
     copy, was = victim.disk.copied(), incarnation(victim)
     three.kill(victim.name)
     three.restart(victim.name)
     three.until(lambda: names(three.state) == set("abc") and three.leader is not None)
     three.run(1000)
     confirmed(three, b"1", b"2")
-    for name in "abc":
-        three.kill(name)
+    three.kill(*"abc")
     older = three.restart(victim.name, copy)
     three.run(8000)
     assert older.machine.role is Role.STANDING
@@ -179,15 +171,13 @@ def start_without_the_registry(group: Electorate, name: str, times: int) -> Vote
 def test_a_copy_of_an_earlier_run_that_counts_up_without_the_registry_is_still_older(
     three: Electorate, times: int
 ) -> None:
-    victim = three.leader
-    assert victim is not None
+    victim = three.led_by
     copy, was = victim.disk.copied(), incarnation(victim)
     three.kill(victim.name)
     three.restart(victim.name)
     three.until(lambda: names(three.state) == set("abc") and three.leader is not None)
     confirmed(three, b"1", b"2")
-    for name in "abc":
-        three.kill(name)
+    three.kill(*"abc")
     three.voters[victim.name].disk = copy
     older = start_without_the_registry(three, victim.name, times)
     three.run(8000)
@@ -200,9 +190,7 @@ def test_a_copy_of_an_earlier_run_that_counts_up_without_the_registry_is_still_o
     assert all(log_bytes(v.store) == log_bytes(older.store) for v in three.voters.values())
 
 
-def test_a_copy_that_was_made_before_its_process_reached_the_registry_is_older(
-    three: Electorate,
-) -> None:
+def test_a_copy_made_before_its_process_reached_the_registry_is_older(three: Electorate) -> None:
     name = next(name for name in "abc" if three.voters[name] is not three.leader)
     was = incarnation(three.voters[name])
     three.kill(name)
@@ -221,9 +209,7 @@ def test_a_copy_that_was_made_before_its_process_reached_the_registry_is_older(
     assert incarnation(older) != was
 
 
-def test_copies_of_two_directories_that_are_put_back_in_turn_are_both_older(
-    three: Electorate,
-) -> None:
+def test_copies_of_two_directories_put_back_in_turn_are_both_older(three: Electorate) -> None:
     copies = {name: three.voters[name].disk.copied() for name in "ab"}
     before = {name: incarnation(three.voters[name]) for name in "ab"}
     for name in "ab":
@@ -233,8 +219,7 @@ def test_copies_of_two_directories_that_are_put_back_in_turn_are_both_older(
         three.run(1000)
     confirmed(three, b"1", b"2")
     sure = log_bytes(three.voters["c"].store)
-    for name in "abc":
-        three.kill(name)
+    three.kill(*"abc")
     for name, copy in copies.items():
         three.voters[name].disk = copy
         start_without_the_registry(three, name, 3)
@@ -247,9 +232,7 @@ def test_copies_of_two_directories_that_are_put_back_in_turn_are_both_older(
     assert all(log_bytes(v.store).startswith(sure) for v in three.voters.values())
 
 
-def test_a_true_directory_is_trusted_however_often_the_registry_did_not_answer(
-    three: Electorate,
-) -> None:
+def test_a_true_directory_is_trusted_however_often_the_registry_is_mute(three: Electorate) -> None:
     was = incarnation(three.voters["b"])
     three.kill("b")
     start_without_the_registry(three, "b", 10)
@@ -264,9 +247,7 @@ def test_a_true_directory_is_trusted_however_often_the_registry_did_not_answer(
     assert incarnation(again) == was
 
 
-def test_a_directory_whose_late_claim_is_applied_after_its_next_start_is_trusted(
-    three: Electorate,
-) -> None:
+def test_a_directory_whose_late_claim_comes_after_its_next_start_is_true(three: Electorate) -> None:
     """Its mark was written before it was sent; the claim that came in between fails."""
     was = incarnation(three.voters["b"])
     three.kill("b")
@@ -296,7 +277,7 @@ def test_a_registry_that_forgot_the_last_starts_makes_no_older_copies(three: Ele
     assert len(set(rows)) == 4
     for row in rows:
         three.kill("b")
-        three.table.commit(Transaction((), (Put(key, row),)))
+        three.put(key, row)
         again = three.restart("b")
         three.until(lambda: names(three.state) == set("abc"))
         three.run(1000)
@@ -336,18 +317,15 @@ def test_a_full_disk_leaves_a_start_unclaimed_until_it_has_room(three: Electorat
 
 
 def test_a_copy_of_the_same_run_is_removed_by_a_member_that_knows_more(three: Electorate) -> None:
-    victim = three.leader
-    assert victim is not None
+    victim = three.led_by
     copy = victim.disk.copied()
     end = confirmed(three, b"1", b"2")
     sure = log_bytes(victim.store)[:end]
-    for name in "abc":
-        three.kill(name)
+    three.kill(*"abc")
     older = three.restart(victim.name, copy)
     three.until(lambda: three.leader is older)  # nothing tells it apart yet
     three.run(500)
-    assert older.master is not None
-    assert not older.master.epoch_confirmed
+    assert not older.mastership.epoch_confirmed
     others = [three.restart(name) for name in "abc" if name != victim.name]
     three.until(lambda: three.leader in others)
     assert victim.name not in names(three.state)
@@ -359,9 +337,7 @@ def test_a_copy_of_the_same_run_is_removed_by_a_member_that_knows_more(three: El
 
 
 def test_a_member_that_comes_back_with_less_does_not_count_as_before(three: Electorate) -> None:
-    leader = three.leader
-    assert leader is not None
-    assert leader.master is not None
+    leader = three.led_by
     name = next(name for name in "abc" if name != leader.name)
     copy, was = three.voters[name].disk.copied(), incarnation(three.voters[name])
     confirmed(three, b"1", b"2")
@@ -370,11 +346,9 @@ def test_a_member_that_comes_back_with_less_does_not_count_as_before(three: Elec
     assert older.slave is not None
     hello = older.slave.step(Connected(), MonoMs(0))[0]
     assert isinstance(hello, Send)
-    number = leader.master.connect(MonoMs(0))
-    assert number is not None
-    leader.master.step(masterevents.Received(number, hello.data), MonoMs(0))
-    frame = leader.master.next_frame(number, MonoMs(0))
-    assert frame is not None
+    number = known(leader.mastership.connect(MonoMs(0)))
+    leader.mastership.step(masterevents.Received(number, hello.data), MonoMs(0))
+    frame = known(leader.mastership.next_frame(number, MonoMs(0)))
     refuse = decode(frame)
     assert isinstance(refuse, Refuse)
     assert refuse.code is Refusal.OLDER_COPY
@@ -384,16 +358,13 @@ def test_a_member_that_comes_back_with_less_does_not_count_as_before(three: Elec
     assert three.leader is leader
 
 
-def test_a_refused_replica_gets_a_new_incarnation_even_if_no_set_read_contains_it(
-    three: Electorate,
-) -> None:
+def test_a_refused_replica_gets_a_new_incarnation_though_no_set_has_it(three: Electorate) -> None:
     """Its master has proposed a set with this replica: that change may still be made."""
-    leader = three.leader
-    assert leader is not None
-    voter = next(voter for voter in three.voters.values() if voter is not leader)
+    leader = three.led_by
+    voter = three.others(leader)[0]
     was = voter.machine.me.replica
     left = three.state.changed(sync_state_set=three.state.sync_state_set - {was})
-    three.table.commit(Transaction((), (Put(KEYS.state, left.to_bytes()),)))
+    three.put(KEYS.state, left.to_bytes())
     voter.step(Changed())
     voter.step(FoundOlder("it lacks a record"))
     voter.step(Changed())
@@ -405,8 +376,7 @@ def test_a_member_with_a_damaged_log_does_not_count_while_a_new_master_repairs_i
     three: Electorate,
 ) -> None:
     """The new master knows of no confirmed bytes, so it cannot tell what is missing."""
-    leader = three.leader
-    assert leader is not None
+    leader = three.led_by
     next_one, damaged = (three.voters[name] for name in "abc" if name != leader.name)
     end = 0
     while len(leader.store.log.queue.files) < 3:
@@ -414,8 +384,7 @@ def test_a_member_with_a_damaged_log_does_not_count_while_a_new_master_repairs_i
     sure = log_bytes(leader.store)[:end]
     next_one.store.checkpoint.confirm_phy_offset = 0
     next_one.store.checkpoint.note.lower_to(0)
-    for name in "abc":
-        three.kill(name)
+    three.kill(*"abc")
     three.run(4000)  # all leases end
     disk = damaged.disk
     disk.remove(sorted(f"commitlog/{name}" for name in disk.list("commitlog"))[1])
@@ -437,7 +406,7 @@ def test_a_member_with_a_damaged_log_does_not_count_while_a_new_master_repairs_i
 def test_damage_keeps_a_node_from_being_elected(three: Electorate, confirmed_there: bool) -> None:
     """Also behind all that it knows to be confirmed: it may have acknowledged more."""
     end = confirmed(three, b"x" * 900, b"y" * 900, b"z" * 900)
-    victim = next(voter for voter in three.voters.values() if voter is not three.leader)
+    victim = three.others(three.led_by)[0]
     assert victim.store.checkpoint.note.confirmed == end
     if not confirmed_there:
         victim.store.checkpoint.confirm_phy_offset = 0
@@ -453,9 +422,8 @@ def test_damage_keeps_a_node_from_being_elected(three: Electorate, confirmed_the
 def test_an_older_copy_on_a_full_disk_stands_until_there_is_room(
     three: Electorate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader = three.leader
-    assert leader is not None
-    voter = next(voter for voter in three.voters.values() if voter is not leader)
+    leader = three.led_by
+    voter = three.others(leader)[0]
     assert voter.slave is not None
     was = incarnation(voter)
 
@@ -475,14 +443,11 @@ def test_an_older_copy_on_a_full_disk_stands_until_there_is_room(
     assert "it lacks a record" in voter.machine.notice
 
 
-def test_a_master_that_learns_of_another_process_of_its_directory_steps_down(
-    three: Electorate,
-) -> None:
-    leader = three.leader
-    assert leader is not None
+def test_a_master_that_learns_of_another_process_of_its_disk_steps_down(three: Electorate) -> None:
+    leader = three.led_by
     was = leader.machine.me.replica
     row = Start(99, "the other process").to_bytes()
-    three.table.commit(Transaction((), (Put(KEYS.start(was), row),)))
+    three.put(KEYS.start(was), row)
     three.run(100)
     assert leader.machine.role is not Role.LEADING
     assert incarnation(leader) != was.incarnation
@@ -490,11 +455,9 @@ def test_a_master_that_learns_of_another_process_of_its_directory_steps_down(
     three.until(lambda: names(three.state) == set("abc"))
 
 
-def test_of_two_processes_on_copies_of_a_directory_the_later_one_keeps_the_place(
-    three: Electorate,
-) -> None:
+def test_of_two_processes_on_copies_of_a_directory_the_later_one_stays(three: Electorate) -> None:
     """They do not take it from each other in turn, which would change the set endlessly."""
-    first = next(voter for voter in three.voters.values() if voter is not three.leader)
+    first = three.others(three.led_by)[0]
     second = three.voters["copy"] = Voter(three, first.name, first.disk.copied())
     second.machine.me = replace(second.machine.me, endpoint="else:1", ha_endpoint="else:2")
     three.run(3000)
@@ -515,7 +478,7 @@ def test_entries_of_unused_incarnations_do_not_accumulate(three: Electorate) -> 
     for k in range(5):
         voter = three.voters["c"]
         row = Start(1000 + k, "another").to_bytes()
-        three.table.commit(Transaction((), (Put(KEYS.start(voter.machine.me.replica), row),)))
+        three.put(KEYS.start(voter.machine.me.replica), row)
         three.run(200)
         three.until(lambda: names(three.state) == set("abc"))
     assert sum(key.startswith(KEYS.starts("c")) for key in three.table.rows) <= 2

@@ -50,8 +50,6 @@ def test_boundary_values_are_accepted(chosen: dict[str, Any]) -> None:
         ({"access_message_in_memory_max_ratio": 101}, "from 0 to 100"),
     ],
 )
-def test_values_that_would_prevent_replication_are_refused(
-    chosen: dict[str, Any], words: str
-) -> None:
+def test_values_that_prevent_replication_are_refused(chosen: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         HaOptions(**chosen)

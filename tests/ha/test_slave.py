@@ -64,6 +64,7 @@ from tests.ha.pair import (
     open_slave,
     put,
 )
+from tests.known import known
 from tests.support import drain
 
 
@@ -80,8 +81,7 @@ def welcomed(master: Master) -> Slave:
     """An empty slave in TRANSFER."""
     slave = open_slave()
     link = Link(master, slave)
-    data = master.next_frame(link.number, MonoMs(0))
-    assert data is not None
+    data = known(master.next_frame(link.number, MonoMs(0)))
     slave.step(Received(data), MonoMs(0))
     assert slave.state is ConnectionState.TRANSFER
     return slave
@@ -177,8 +177,7 @@ def test_only_a_slave_that_asks_for_the_crc_of_log_bytes_gets_it() -> None:
     """One of release 0.1.0 does not ask, and a master of that release does not give it."""
     master = several(1)
     for asks in (True, False):
-        number = master.connect(MonoMs(0))
-        assert number is not None
+        number = known(master.connect(MonoMs(0)))
         hello = replace(open_slave().hello(), node=f"s{asks}", whole_crc=asks)
         master.step(masterevents.Received(number, frames.encode(hello)), MonoMs(0))
         answer, chunk = (frames.decode(master.next_frame(number, MonoMs(0)) or b"") for _ in "12")
@@ -199,8 +198,7 @@ def test_only_a_slave_that_asks_for_the_crc_of_log_bytes_gets_it() -> None:
 
 def test_a_master_counts_the_damaged_frames_of_its_slaves() -> None:
     master = several(1)
-    number = master.connect(MonoMs(0))
-    assert number is not None
+    number = known(master.connect(MonoMs(0)))
     hello = bytearray(frames.encode(open_slave().hello()))
     hello[-1] ^= 1
     (closed,) = master.step(masterevents.Received(number, bytes(hello)), MonoMs(0))
@@ -310,9 +308,7 @@ def test_an_unexpected_frame_ends_a_stream(frame: Frame) -> None:
 
 
 @pytest.mark.parametrize("frame", [Ack(Epoch(5), 0, 0, "m", 1), Heartbeat(Epoch(5), 0, 0, 0)])
-def test_a_wrong_answer_to_a_hello_ends_the_connection_and_promises_nothing(
-    frame: Frame,
-) -> None:
+def test_a_wrong_answer_to_a_hello_ends_the_connection_and_promises_nothing(frame: Frame) -> None:
     slave = open_slave()
     slave.step(Connected(), MonoMs(0))
     assert receive(slave, frame) == [CloseStream(f"{type(frame).__name__} out of order")]
@@ -383,8 +379,7 @@ def test_a_record_is_waited_for_as_long_as_its_size_may_be_true(segment: int) ->
     for over in (0, 1):
         slave = open_slave(mapped_file_size_commit_log=segment)
         link = Link(master, slave)
-        data = master.next_frame(link.number, MonoMs(0))
-        assert data is not None
+        data = known(master.next_frame(link.number, MonoMs(0)))
         slave.step(Received(data), MonoMs(0))
         head = np.frombuffer(struct.pack(">II", size + over, scan.MAGIC_V1), np.uint8)
         receive(slave, Chunk(Epoch(1), 0, 0, head))
@@ -398,9 +393,7 @@ def test_a_record_is_waited_for_as_long_as_its_size_may_be_true(segment: int) ->
             assert closed == CloseStream("log bytes from 9, expected from 8"), "8 are kept"
 
 
-def test_a_chunk_of_more_records_than_are_described_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_chunk_of_more_records_than_are_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duolog_server.store.wholerecords.ROWS_MAX", 2)
     disk = close(several(3))
     master = open_master(disk, nonce=8)
@@ -917,8 +910,7 @@ def test_a_sync_without_an_event_is_acknowledged_at_the_next_tick() -> None:
     link = Link(master, slave)
     link.pump()
     put(master, b"x")
-    frame = master.next_frame(link.number, MonoMs(0))
-    assert frame is not None
+    frame = known(master.next_frame(link.number, MonoMs(0)))
     assert FlushSoon() in slave.step(Received(frame), MonoMs(0)), "the master waits for it"
     flush(slave)
     (told,) = slave.step(Tick(), MonoMs(1))
@@ -965,8 +957,7 @@ def test_the_confirm_offset_of_a_first_welcome_is_known_after_a_kill() -> None:
     second = open_master(close(first), nonce=8)
     Link(second, open_slave(name="other")).pump()
     link = Link(second, slave)
-    frame = second.next_frame(link.number, MonoMs(0))
-    assert frame is not None
+    frame = known(second.next_frame(link.number, MonoMs(0)))
     slave.step(Received(frame), MonoMs(0))
     assert open_slave(close(slave)).store.known_confirmed == slave.end > 0
 
@@ -977,12 +968,10 @@ def test_an_elected_node_with_an_older_config_hides_what_it_cannot_prove() -> No
     put(first, b"x")
     link.pump()
     put(first, b"y")
-    frame = first.next_frame(link.number, MonoMs(0))
-    assert frame is not None
+    frame = known(first.next_frame(link.number, MonoMs(0)))
     slave.step(Received(frame), MonoMs(0))
     disk = close(slave)
-    who = identity.load(disk)
-    assert who is not None
+    who = known(identity.load(disk))
     assert who.confirmed_only
     identity.save(disk, replace(who, confirmed_only=False))
     again = open_slave(disk, role=BrokerRole.AUTO)
@@ -1027,8 +1016,7 @@ def test_records_after_the_last_confirmed_one_may_be_truncated() -> None:
     put(master, b"unconfirmed")
     link = Link(master, slave)
     for _ in range(2):  # the welcome, and the record
-        frame = master.next_frame(link.number, MonoMs(0))
-        assert frame is not None
+        frame = known(master.next_frame(link.number, MonoMs(0)))
         slave.step(Received(frame), MonoMs(0))
     assert slave.end > confirmed
     slave.step(Connected(), MonoMs(0))

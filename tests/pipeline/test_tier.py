@@ -204,9 +204,7 @@ def test_tier_and_node_are_one_table(spark: SparkSession, directory: Path, tmp_p
         assert node.stop() == 0
 
 
-def test_data_that_cannot_be_tiered_is_reported(
-    spark: SparkSession, directory: Path, tmp_path: Path
-) -> None:
+def test_untiered_data_is_reported(spark: SparkSession, directory: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     offset, size = records(directory)[10]
     shutil.copytree(directory, tmp_path / "damaged")

@@ -194,9 +194,7 @@ def test_errors_say_what_is_wrong_and_what_to_try(
         ('{"body": "x"}\n[1]', "line '[1]' is not a message: it is not a JSON object"),
     ],
 )
-def test_a_json_line_that_is_not_a_message_is_refused_with_the_reason(
-    line: str, reason: str
-) -> None:
+def test_a_json_line_that_is_no_message_is_refused_with_the_reason(line: str, reason: str) -> None:
     done = run_cli("msg", "send", "base", "--lines-json", stdin=line)
     assert done.returncode == 1
     assert reason in done.stderr
@@ -317,9 +315,7 @@ def test_unknown_flags_and_variables_are_errors(tmp_path: Path) -> None:
 # -- starting where one cannot -----------------------------------------------------------------
 
 
-def test_a_directory_held_by_another_node_is_refused_and_that_node_keeps_running(
-    node: NodeProcess,
-) -> None:
+def test_a_directory_of_another_node_is_refused_and_that_node_runs_on(node: NodeProcess) -> None:
     done = run_cli("node", "start", "--data", str(node.data), "--listen", free_endpoint())
     assert done.returncode == 1
     assert "held by another process" in done.stderr

@@ -101,9 +101,7 @@ def node_at(directory: Path, listen: str, *flags: str) -> Iterator[NodeProcess]:
         node.stop()
 
 
-def test_a_console_that_is_killed_comes_back_on_its_port_and_ends_with_its_node(
-    tmp_path: Path,
-) -> None:
+def test_a_console_that_is_killed_comes_back_and_ends_with_its_node(tmp_path: Path) -> None:
     listen = free_endpoint()
     with node_at(tmp_path, listen) as node:
         (first,) = consoles(node.pid)
@@ -254,9 +252,7 @@ def test_a_console_whose_port_is_taken_says_so() -> None:
     assert f"cannot listen on {listen}: Address already in use" in done.stderr
 
 
-def test_a_console_whose_nodes_do_not_answer_says_so_and_ends_when_interrupted(
-    tmp_path: Path,
-) -> None:
+def test_a_console_whose_nodes_are_mute_says_so_and_ends_when_interrupted(tmp_path: Path) -> None:
     listen, nobody = free_endpoint(), free_endpoint()
     command = [sys.executable, "-m", "duolog_server.ops.cli.main", "console"]
     console = ChildProcess(

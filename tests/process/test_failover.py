@@ -79,9 +79,7 @@ async def test_nothing_acknowledged_is_lost_when_every_node_loses_power(tmp_path
 
 @pytest.mark.privileged
 @pytest.mark.skipif(os.geteuid() != 0, reason="disks on loop devices need root")
-async def test_the_power_cut_loses_unsynced_messages_under_async_flush(
-    tmp_path: Path,
-) -> None:
+async def test_the_power_cut_loses_unsynced_messages_under_async_flush(tmp_path: Path) -> None:
     # Acknowledged from page caches, on one machine whose boot id does not change.
     target = ProcessTarget(tmp_path, lease_seconds=2, disk_bytes=96 << 20, flags=SMALL)
     run = Run(target, [Fault("power_cut_all", gap=1.0)] * 2, Load(producers=3, least_ok=1))
@@ -100,8 +98,6 @@ async def test_a_full_disk_costs_no_acknowledged_message(tmp_path: Path) -> None
     await carry_out(target, faults)
 
 
-def test_wrong_arguments_get_one_line_and_status_2(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_wrong_arguments_get_status_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["--replay", str(tmp_path / "none.json"), "--out", str(tmp_path)]) == 2
     assert "cannot use the planned faults" in capsys.readouterr().err

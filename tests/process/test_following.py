@@ -17,6 +17,7 @@ from duolog_server.demo.childprocess import ChildProcess
 from duolog_server.store.osdisk import OsDisk
 from tests.compat.migration.conftest import config_of
 from tests.compat.migration.master import HandMaster, copied, serving, written
+from tests.known import known
 from tests.process.support import environment
 from tests.support import SMALL
 from tests.until import until
@@ -55,10 +56,10 @@ async def test_a_follower_that_is_killed_loses_nothing(tmp_path: Path) -> None:
         follower = _migrate(data, "follow", "--broker", master.address)
         loop = asyncio.get_running_loop()
         for kill in range(KILLS):
-            known = master.reports[-1] if master.reports else 0
+            had = master.reports[-1] if master.reports else 0
             await loop.run_in_executor(None, follower.start)
             await master.grow(log[len(master.log) : len(log) * (kill + 1) // (KILLS + 1)])
-            await until(lambda known=known: master.reports[-1:] > [known + 2000])  # type: ignore[misc]
+            await until(lambda had=had: master.reports[-1:] > [had + 2000])  # type: ignore[misc]
             await loop.run_in_executor(None, follower.kill)
             master.drop()
         await master.grow(log[len(master.log) :])
@@ -68,8 +69,7 @@ async def test_a_follower_that_is_killed_loses_nothing(tmp_path: Path) -> None:
         assert await loop.run_in_executor(None, follower.stop) == 0
         assert len(master.asked) == KILLS + 1
     assert copied(data, len(log)) == log
-    found = states.load(OsDisk(data))
-    assert found is not None
+    found = known(states.load(OsDisk(data)))
     assert found.state is State.FOLLOWING
 
 
@@ -116,6 +116,5 @@ async def test_a_node_that_waits_ends_a_cutover_that_is_killed(tmp_path: Path) -
             assert (await client.admin.node_status()).max_offset >= len(log)
         assert master.settings["brokerRole"] == "SLAVE"
     assert await asyncio.to_thread(node.stop) == 0
-    found = states.load(OsDisk(data))
-    assert found is not None
+    found = known(states.load(OsDisk(data)))
     assert (found.state, found.cut) == (State.PROMOTED, len(log))

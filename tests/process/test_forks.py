@@ -37,9 +37,7 @@ def forked(forks: Forks, words: tuple[str, ...]) -> Forked:
         return forks.fork(words, ROOT, (nothing.fileno(), nothing.fileno(), nothing.fileno()))
 
 
-def test_output_errors_input_and_status_are_those_of_the_command(
-    forks: Forks, tmp_path: Path
-) -> None:
+def test_output_errors_input_and_status_are_the_commands(forks: Forks, tmp_path: Path) -> None:
     (tmp_path / "duolog.toml").write_text('[node]\nname = "ü"\n')
     shown = forks.run(("config", "show"), tmp_path, "", 60)
     assert (shown.returncode, shown.stderr) == (0, "")

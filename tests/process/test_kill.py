@@ -78,9 +78,7 @@ class Load:
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-async def test_random_sigkills_lose_and_duplicate_nothing_acknowledged(
-    tmp_path: Path, share: int
-) -> None:
+async def test_random_sigkills_lose_nothing_acknowledged(tmp_path: Path, share: int) -> None:
     async with asyncio.TaskGroup() as tasks:
         for number in range(NODES):
             tasks.create_task(

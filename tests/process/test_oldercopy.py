@@ -14,6 +14,7 @@ import pytest
 
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.demo.registryserver import RegistryServer
+from tests.known import known
 from tests.process.support import NodeProcess
 from tests.until import until
 
@@ -180,8 +181,7 @@ async def test_an_older_copy_of_a_member_does_not_lead_and_loses_nothing(
         for node in nodes.values():
             await asyncio.to_thread(node.start)
         await until(all_in_sync)
-        master = await leader()
-        assert master is not None
+        master = known(await leader())
         async with duolog.Client(master.endpoint, timeout=20) as client:
             await client.admin.create_topic("T", 1)
         await send(master.endpoint, 0, 10)
@@ -191,8 +191,7 @@ async def test_an_older_copy_of_a_member_does_not_lead_and_loses_nothing(
             victim.kill()
             await asyncio.to_thread(victim.start)
             await until(all_in_sync)
-            master = await leader()
-            assert master is not None
+            master = known(await leader())
         await send(master.endpoint, 10, 30)
         others = [node for node in nodes.values() if node is not victim]
 
@@ -209,8 +208,7 @@ async def test_an_older_copy_of_a_member_does_not_lead_and_loses_nothing(
         for node in others:
             await asyncio.to_thread(node.start)
         await until(all_in_sync)
-        master = await leader()
-        assert master is not None
+        master = known(await leader())
         await send(master.endpoint, 40, 10)
 
         async def everywhere() -> bool:

@@ -109,9 +109,7 @@ def equal_logs(a: Path, b: Path, end: int) -> None:
             assert segment.read_bytes()[:size] == other, segment.name
 
 
-async def test_kills_of_master_and_slave_lose_nothing_that_two_nodes_should_have(
-    tmp_path: Path,
-) -> None:
+async def test_kills_of_master_and_slave_lose_nothing_that_two_should_have(tmp_path: Path) -> None:
     port = free_endpoint()
     master = NodeProcess(tmp_path / "m", "--role", "SYNC_MASTER", "--ha-listen", port, *SMALL)
     slave = NodeProcess(

@@ -59,9 +59,7 @@ def test_coroutines_sleep_wait_and_time_out_in_virtual_time(process: Process) ->
     assert process.did == [("woken", 2.0), ("timed out", 2.5)]
 
 
-def test_a_thread_ends_later_and_its_error_reaches_the_waiter(
-    process: Process,
-) -> None:
+def test_a_thread_ends_later_and_its_error_reaches_the_waiter(process: Process) -> None:
 
     def fails() -> None:
         raise OSError(5, "no disk")

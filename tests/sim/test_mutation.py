@@ -196,9 +196,7 @@ def test_the_files_of_a_killed_process_are_removed_by_the_next_one(tmp_path: Pat
     assert not where.exists()
 
 
-def test_the_score_is_printed_and_one_that_is_too_low_fails(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_score_is_printed_and_a_low_one_fails(capsys: pytest.CaptureFixture[str]) -> None:
     mutant = found()[0]
     dead, alive = Fate(mutant, "tests", "t"), Fate(mutant, "nothing", "")
     assert conclude([dead] * 9 + [alive], 100, 2) == 0

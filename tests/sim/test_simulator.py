@@ -35,6 +35,7 @@ from sim.network import Network, Weather, stream
 from sim.shrink import shrink
 from sim.witness import Violation
 from sim.world import World
+from tests.known import known
 
 KEPT, PLANTED = 6, 8  # how many `make test` has of the runs that failed once, and of planted bugs
 ROOT = Path(__file__).parent.parent.parent
@@ -418,7 +419,6 @@ def test_a_log_that_differs_is_detected() -> None:
     log = cluster.nodes[1].store.log
     log.queue.files[0].memory[50] ^= 1
     assert isinstance(log.queue.files[0].memory, np.ndarray)
-    master = cluster.keeper.master
-    assert master is not None
+    master = known(cluster.keeper.master)
     with pytest.raises(Violation, match="is not that of"):
         checks.equal_logs(cluster.nodes, master)

@@ -147,9 +147,7 @@ def test_an_invalid_read_says_why(
     assert read(spark, node, topic=topic, **lossy).load().count() == 10
 
 
-def test_load_refuses_invalid_options_in_one_line(
-    spark: SparkSession, node: NodeProcess, topic: str
-) -> None:
+def test_load_refuses_invalid_options(spark: SparkSession, node: NodeProcess, topic: str) -> None:
     for options, words in (
         ({"startingOffset": "earliest"}, "option 'startingoffset' is not one of"),
         ({"startingOffsets": "{"}, "option 'startingOffsets': '{' is neither"),

@@ -25,9 +25,7 @@ PLACES = st.dictionaries(
 
 
 @given(PLACES, st.integers(1, 10**6))
-def test_every_queue_gets_a_share_within_the_total_limit(
-    wanted: dict[Queue, int], most: int
-) -> None:
+def test_every_queue_has_a_share_of_the_total_limit(wanted: dict[Queue, int], most: int) -> None:
     found = shares(wanted, most)
     assert found.keys() == wanted.keys()
     assert all(1 <= count <= wanted[queue] for queue, count in found.items())
@@ -190,9 +188,7 @@ def test_a_log_that_ends_before_the_read_offset_is_reported_or_read_from_its_end
     assert [(p.queue.topic, p.start, p.end) for p in part.parts] == [("T", 6, 8)]
 
 
-def test_a_lagging_node_does_not_move_a_stream_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_lagging_node_does_not_move_a_stream_back(monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"T": (0, 6), "U": (0, 7)}
     checkpoint = {"T": {"g/0": 9}, "U": {"g/0": 7}}
     clock = Clock(monkeypatch)

@@ -147,9 +147,7 @@ def test_a_read_can_be_written_back(
     assert rows(topic) == sorted(first * 2)
 
 
-def test_properties_of_foreign_rows_are_written(
-    spark: SparkSession, node: NodeProcess, topic: str
-) -> None:
+def test_foreign_rows_keep_properties(spark: SparkSession, node: NodeProcess, topic: str) -> None:
     rows = [
         (
             "a",

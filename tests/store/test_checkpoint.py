@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from duolog_server.store.checkpoint import FILE_BYTES, NOTE_AT, PATH, StoreCheckpoint
 from duolog_server.store.osdisk import OsDisk
 from sim.disk import SimDisk
+from tests.known import known
 
 
 def new_checkpoint(path: Path) -> StoreCheckpoint:
@@ -202,8 +203,7 @@ def test_the_held_back_time_is_never_before_zero() -> None:
 def test_a_closed_checkpoint_releases_its_file_and_keeps_its_note_in_memory() -> None:
     disk = new_disk()
     checkpoint = loaded(disk)
-    file = checkpoint._file
-    assert file is not None
+    file = known(checkpoint._file)
     memory: np.ndarray[Any, Any] = file.memory
     checkpoint.note.raise_to(9, 8)
     before = memory.copy()

@@ -18,6 +18,7 @@ from duolog_server.store.kernels import scan
 from duolog_server.store.mappedfilequeue import MappedFileQueue
 from duolog_server.store.osdisk import OsDisk
 from duolog_server.store.record import RecordHeader
+from tests.known import known
 from tests.support import Fault, FaultDisk, options
 
 SEGMENT = 16 << 10
@@ -191,8 +192,7 @@ def test_a_truncation_reports_no_bytes_that_no_sync_has_reached(tmp_path: Path) 
     assert ends[8] > first.end
     log.queue.truncate(ends[8])
     assert log.queue.flushed_where == first.flushed == 0
-    job = log.queue.flush_job(0)
-    assert job is not None
+    job = known(log.queue.flush_job(0))
     assert [mapped for mapped, _ in job.files] == log.queue.files
     assert job.end == ends[8]
     job.run()
@@ -205,8 +205,7 @@ def test_a_truncation_reports_no_bytes_that_no_sync_has_reached(tmp_path: Path) 
 def test_the_store_whose_first_segment_is_not_zero_flushes_and_finds(tmp_path: Path) -> None:
     queue = MappedFileQueue(OsDisk(tmp_path), "commitlog", 4096)
     queue.roll(10 * 4096 + 5).wrote = 100
-    job = queue.flush_job(0)
-    assert job is not None
+    job = known(queue.flush_job(0))
     job.run()
     queue.flushed(job)
     assert queue.flushed_where == 10 * 4096 + 100

@@ -8,7 +8,9 @@ from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.status import BrokerRole
 from sim.disk import SimDisk
+from tests import support
 from tests.ha.pair import new_disk
+from tests.known import known
 from tests.support import flush_log, options, put_ok
 
 
@@ -160,9 +162,7 @@ def test_a_detached_note_leaves_the_memory_as_it_is() -> None:
 
 def open_store(disk: SimDisk, boot: str = "one") -> MessageStore:
     chosen = options(broker_role=BrokerRole.SYNC_MASTER, message_index_enable=False)
-    store = MessageStore(disk, chosen, boot_id=boot)
-    store.start()
-    return store
+    return support.open_store(disk, chosen, boot_id=boot)
 
 
 def test_a_kill_forgets_nothing_that_was_confirmed() -> None:
@@ -204,8 +204,7 @@ def test_an_older_note_does_not_claim_truncated_bytes_again() -> None:
         store.checkpoint.flush()
         store.truncate(kept)
         put_ok(store, [b"other bytes"])
-        job = store.log.queue.flush_job(0)
-        assert job is not None
+        job = known(store.log.queue.flush_job(0))
         job.run()
         disk.power_cut()
         assert open_store(disk, "two").known_confirmed <= kept

@@ -85,9 +85,7 @@ def test_the_check_takes_queues_that_are_behind_the_log_for_no_damage(tmp_path: 
     assert "entry 30 (and 1 more) differs from the log" in problem
 
 
-def test_an_entry_that_is_missing_before_others_is_damage_in_a_copy_as_well(
-    tmp_path: Path,
-) -> None:
+def test_an_entry_that_is_missing_before_others_is_damage_in_a_copy_as_well(tmp_path: Path) -> None:
     store = open_store(tmp_path / "a")
     put_ok(store, [b"first"] * 20)
     made = copy(tmp_path / "a", tmp_path / "b", log_first=False, between=store)

@@ -8,6 +8,7 @@ import pytest
 from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.osdisk import OsDisk
 from duolog_server.store.status import FlushDiskType, PutMessageStatus
+from tests.known import known
 from tests.support import (
     NOW,
     SMALL,
@@ -76,7 +77,7 @@ class Session:
 def run_once(path: Path, disk: OsDisk) -> tuple[Session | None, bool]:
     """A whole life of a store; the session and whether it ended without an error."""
     try:
-        store = open_store(path, SYNC, disk)
+        store = open_store(disk, SYNC)
     except OSError:
         disk.unlock()
         return None, False
@@ -120,7 +121,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_ever_again(tmp_path: Path) 
     for fail_at in range(1, 60):
         path = tmp_path / str(fail_at)
         disk = FaultDisk(path)
-        store = open_store(path, SYNC, disk)
+        store = open_store(disk, SYNC)
         session = Session(store)
         session.work(30)
         session.sync()
@@ -147,24 +148,21 @@ def test_a_store_that_cannot_start_leaves_the_directory_as_it_was(tmp_path: Path
     for fail_at in range(1, 12):
         disk = FaultDisk(tmp_path, fail_at)
         try:
-            crash(open_store(tmp_path, SMALL, disk))
+            crash(open_store(disk))
         except Fault:
             disk.unlock()
         assert (tmp_path / "commitlog" / f"{0:020d}").read_bytes() == log
     again = open_store(tmp_path, SMALL)
     assert read_all(again) == session.sent
-    crash(again)
 
 
 def test_a_failed_sync_leaves_the_flushed_offset_where_it_was(tmp_path: Path) -> None:
     disk = FaultDisk(tmp_path)
-    store = open_store(tmp_path, SYNC, disk)
+    store = open_store(disk, SYNC)
     put(store, [b"x"])
-    job = store.log.queue.flush_job(0)
-    assert job is not None
+    job = known(store.log.queue.flush_job(0))
     disk.calls, disk.fail_at = 0, 1
     with pytest.raises(Fault):
         job.run()
     assert store.flushed_offset == 0
     assert read_all(store) == []
-    crash(store)

@@ -8,8 +8,10 @@ import pytest
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.delay import parse_delay_levels
 from duolog_server.store.flush import FlushSchedule, Interval
+from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.options import StoreOptions
 from duolog_server.store.osdisk import OsDisk
+from tests.known import known
 from tests.support import NOW, crash, drain, flush_log, open_store, options, put_ok, read_all
 
 
@@ -30,8 +32,7 @@ def test_the_schedule_has_rocketmqs_numbers() -> None:
     assert schedule.pool.interval_ms == 200
 
 
-def test_a_job_covers_what_was_appended_before_it_and_nothing_after(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_a_job_covers_what_was_appended_before_it_and_nothing_after(store: MessageStore) -> None:
     first = put_ok(store, [b"a"])
     job = store.log.queue.flush_job(0)
     put_ok(store, [b"b"])
@@ -39,26 +40,21 @@ def test_a_job_covers_what_was_appended_before_it_and_nothing_after(tmp_path: Pa
     job.run()
     store.commit_log_flushed(job)
     assert store.flushed_offset == first.end_offset < store.log.max_offset
-    crash(store)
 
 
-def test_a_flush_spans_segments(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_a_flush_spans_segments(store: MessageStore) -> None:
     for _ in range(20):
         put_ok(store, [b"x" * 3000])
-    job = store.log.queue.flush_job(0)
-    assert job is not None
+    job = known(store.log.queue.flush_job(0))
     assert len(job.files) == len(store.log.queue.files)
     assert job.directories == ["", "commitlog"]
     job.run()
     store.commit_log_flushed(job)
     assert store.flushed_offset == store.log.max_offset
     assert store.log.queue.flush_job(0) is None
-    crash(store)
 
 
-def test_the_checkpoint_never_runs_ahead_of_what_was_synced(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_the_checkpoint_never_runs_ahead_of_what_was_synced(store: MessageStore) -> None:
     put_ok(store, [b"a"], now=NOW)
     log_job, queue_job = store.log.queue.flush_job(0), store.queues_flush_job(0)
     put_ok(store, [b"b"], now=NOW + 50_000)
@@ -71,7 +67,6 @@ def test_the_checkpoint_never_runs_ahead_of_what_was_synced(tmp_path: Path) -> N
     store.queues_flushed(queue_job, thorough=True)
     assert store.checkpoint.physic_msg_timestamp == NOW
     assert store.checkpoint.logics_msg_timestamp == NOW
-    crash(store)
 
 
 def test_delay_levels_are_parsed_and_wrong_ones_named() -> None:
@@ -93,7 +88,7 @@ def test_a_flush_makes_every_name_on_the_way_to_a_new_segment_durable(tmp_path: 
             super().sync_dir(path)
             synced.append(path)
 
-    store = open_store(tmp_path, disk=Watched(tmp_path))
+    store = open_store(Watched(tmp_path))
     put_ok(store, [b"x"])
     synced.clear()
     log_job, queue_job = store.log.queue.flush_job(0), store.queues_flush_job(0)
@@ -103,7 +98,6 @@ def test_a_flush_makes_every_name_on_the_way_to_a_new_segment_durable(tmp_path: 
     assert queue_job is not None
     queue_job.run()
     assert set(synced) >= {"", "consumequeue", "consumequeue/T", "consumequeue/T/0"}
-    crash(store)
 
 
 @pytest.mark.parametrize("pool", [False, True])
@@ -122,4 +116,3 @@ def test_flushed_bytes_are_in_the_file_with_and_without_a_pool(tmp_path: Path, p
             assert reopened.log.max_offset == store.flushed_offset == store.log.wrote_offset
             assert read_all(reopened) == [b"%02d" % n * 700 for n in range(k + 1)]
             crash(reopened)
-    crash(store)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from duolog_server.store import dump
 from duolog_server.store.options import StoreOptions
 from duolog_server.store.osdisk import OsDisk
-from tests.support import crash, open_noisily, put_ok, read_all
+from tests.support import open_noisily, put_ok, read_all
 
 ARCHIVE = Path(__file__).parent.parent / "data" / "golden.tar.xz"
 OPTIONS = StoreOptions(
@@ -46,9 +46,7 @@ def queries_of(said: dict[str, Any]) -> list[tuple[str, str]]:
     return [(query["topic"], query["key"]) for query in said["queries"]]
 
 
-def test_every_entry_and_query_equals_rocketmqs(
-    directory: tuple[Path, dict[str, Any]],
-) -> None:
+def test_every_entry_and_query_equals_rocketmqs(directory: tuple[Path, dict[str, Any]]) -> None:
     path, said = directory
     opened = open_noisily(path, OPTIONS)
     store = opened.store
@@ -66,7 +64,6 @@ def test_every_entry_and_query_equals_rocketmqs(
         found = store.lookups.by_key(query["topic"], query["key"])
         assert [record.physical_offset for record in found] == query["phy"]
         assert all(query["key"] in record.properties["KEYS"].split() for record in found)
-    crash(store)
 
 
 def test_writing_goes_on_in_rocketmqs_directory(directory: tuple[Path, dict[str, Any]]) -> None:
@@ -103,9 +100,7 @@ def test_dump_prints_exactly_what_rocketmq_read(
     assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
 
 
-def test_check_finds_nothing_wrong_and_stats_counts(
-    directory: tuple[Path, dict[str, Any]],
-) -> None:
+def test_check_finds_nothing_wrong_and_stats_counts(directory: tuple[Path, dict[str, Any]]) -> None:
     path, _ = directory
     found = dump.check(OsDisk(path, read_only=True), OPTIONS)
     assert found["problems"] == []
@@ -140,7 +135,6 @@ def test_dump_of_a_damaged_directory_shows_what_recovery_would_find(
         ]
         assert shown == entries
     assert dump.check(OsDisk(path, read_only=True), OPTIONS)["problems"]
-    crash(store)
 
 
 @given(

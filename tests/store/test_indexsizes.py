@@ -7,16 +7,14 @@ import pytest
 from duolog_server.store.dump import check, segment_bytes
 from duolog_server.store.errors import BadStoreDirectory
 from duolog_server.store.indexcheck import IndexSizes, as_found, found_sizes
-from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.options import StoreOptions
 from duolog_server.store.osdisk import OsDisk
-from tests.support import options, put_ok
+from tests.support import open_store, options, put_ok
 
 
 def fill(path: Path, slots: int, entries: int, count: int) -> OsDisk:
     """A store with an index of some sizes and `count` keys in it."""
-    store = MessageStore(OsDisk(path), options(max_hash_slot_num=slots, max_index_num=entries))
-    store.start()
+    store = open_store(path, options(max_hash_slot_num=slots, max_index_num=entries))
     for k in range(count):
         put_ok(store, [b"x"], properties=[f"KEYS\x01k{k}".encode()])
     store.shutdown()

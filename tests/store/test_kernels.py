@@ -106,9 +106,7 @@ WELL_KNOWN = [
         max_size=6,
     )
 )
-def test_well_known_properties_are_found_as_python_finds_them(
-    pairs: list[tuple[str, str]],
-) -> None:
+def test_well_known_properties_are_found_as_python_finds_them(pairs: list[tuple[str, str]]) -> None:
     block = "\x02".join(f"{name}\x01{value}" for name, value in pairs).encode()
     found = np.zeros(text.FOUND, np.int64)
     text.find_well_known(u8(block), 0, len(block), found)

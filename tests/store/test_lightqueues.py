@@ -14,6 +14,7 @@ from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.reader import Wanted
 from duolog_server.store.record import decode_properties
 from duolog_server.store.status import PutMessageStatus
+from tests.known import known
 from tests.oracle import java_hash
 from tests.support import (
     NOW,
@@ -40,8 +41,7 @@ def offsets(store: MessageStore, name: str) -> list[tuple[int, int]]:
 
 
 def bodies(store: MessageStore, name: str) -> list[bytes]:
-    queue = store.queues.get(name, 0)
-    assert queue is not None
+    queue = known(store.queues.get(name, 0))
     result = store.get(name, 0, queue.min_offset, Wanted(1 << 20, 1 << 30))
     return [body for _, body, _ in result.rows()]
 
@@ -55,8 +55,7 @@ def test_a_message_is_in_its_topics_queue_and_in_its_light_queues(tmp_path: Path
     assert (bodies(store, A), bodies(store, B)) == ([b"0", b"2"], [b"2"])
     first = 0  # where the log ended
     assert store.queue_range(A, 0) == (first, first + 2)
-    record = store.record_at(A, 0, QueueOffset(first + 1))
-    assert record is not None
+    record = known(store.record_at(A, 0, QueueOffset(first + 1)))
     assert record.topic == "T"
     assert record.properties["INNER_MULTI_DISPATCH"] == f"{A},{B}"
     third = store.queue_range(B, 0)[0]
@@ -116,14 +115,12 @@ def test_a_forgotten_queue_begins_again_past_what_any_node_may_have(tmp_path: Pa
 def test_the_files_of_dropped_entries_may_still_be_synced(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put_ok(store, [b"old"], light_queues=(A,))
-    job = store.queues_flush_job(0)
-    assert job is not None
+    job = known(store.queues_flush_job(0))
     store.release_light_queues([A], forgotten=True)
     put_ok(store, [b"new"], light_queues=(A,))
     job.run()
     store.queues_flushed(job, True)
-    job = store.queues_flush_job(0)
-    assert job is not None
+    job = known(store.queues_flush_job(0))
     job.run()
     assert bodies(store, A) == [b"new"]
     names = [path.name for path in (tmp_path / "lightqueue" / A / "0").iterdir()]
@@ -137,8 +134,7 @@ def test_the_files_of_dropped_entries_may_still_be_synced(tmp_path: Path) -> Non
         b"INNER_MULTI_QUEUE_OFFSET\x017",
     ],
 )
-def test_only_the_store_may_write_places_in_light_queues(tmp_path: Path, text: bytes) -> None:
-    store = open_store(tmp_path)
+def test_only_the_store_may_write_places_in_light_queues(store: MessageStore, text: bytes) -> None:
     for texts in ([text], [b"", b"a\x01b", text], [b"a\x01b\x02" + text, b""]):
         result = put(store, [b"x"] * len(texts), properties=texts)
         assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
@@ -162,8 +158,7 @@ def test_other_properties_may_have_those_names_in_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "names", [("T",), ("%LMQ%$T/a",), ("%LMQ%$a,b",), ("%LMQ%$" + "x" * 250,), ("%LMQ%$\x01",)]
 )
-def test_invalid_light_queue_names_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
-    store = open_store(tmp_path)
+def test_invalid_light_queue_names_are_refused(store: MessageStore, names: tuple[str, ...]) -> None:
     result = put(store, [b"x"], light_queues=names)
     assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
     assert put(store, [b"x", b"y"], light_queues=(A,)).status is PutMessageStatus.MESSAGE_ILLEGAL
@@ -216,8 +211,7 @@ def test_offsets_of_messages_that_a_lost_segment_held_are_not_given_again(tmp_pa
     for k in range(300):  # several segments; the light queue's last message is in the third
         put_ok(store, [b"%d" % k * 50], light_queues=(A,) if k < 120 else ())
     end = store.queue_range(A, 0)[1]
-    held = store.log.queue.find(offsets(store, A)[-1][1])
-    assert held is not None
+    held = known(store.log.queue.find(offsets(store, A)[-1][1]))
     assert held is not store.log.queue.last
     crash(store)
     (tmp_path / "commitlog" / f"{held.start:020d}").unlink()
@@ -226,7 +220,6 @@ def test_offsets_of_messages_that_a_lost_segment_held_are_not_given_again(tmp_pa
     put_ok(store, [b"next"], light_queues=(A,))
     assert store.queue_range(A, 0)[1] == end + 1
     assert bodies(store, A)[-1] == b"next"
-    crash(store)
 
 
 def test_extension_units_of_the_topics_queue_leave_light_queues_their_tags(tmp_path: Path) -> None:

@@ -549,9 +549,7 @@ def two_snapshots(path: Path) -> Node:
     return node
 
 
-def test_intact_files_are_used_silently_even_if_their_records_are_deleted(
-    tmp_path: Path,
-) -> None:
+def test_intact_files_are_used_silently_even_if_their_records_are_deleted(tmp_path: Path) -> None:
     node = two_snapshots(tmp_path)
     for first in (0, 1, 2):
         node.log.first = first
@@ -602,9 +600,7 @@ def test_a_damaged_file_is_reported_once_with_the_action_taken(tmp_path: Path) -
     assert node.doubts == []
 
 
-def test_a_file_left_by_an_interrupted_save_is_rewritten_silently(
-    tmp_path: Path,
-) -> None:
+def test_a_file_left_by_an_interrupted_save_is_rewritten_silently(tmp_path: Path) -> None:
     node = two_snapshots(tmp_path)
     old = node.file(TOPICS).read_bytes()
     node.change(topic("C"))
@@ -696,9 +692,7 @@ def test_tables_are_read_from_the_log_if_duolog_kept_them(tmp_path: Path, known_
     assert node.tables.topics.keys() == left
 
 
-def test_a_log_that_does_not_say_that_it_began_empty_is_applied_to_the_best_tables(
-    tmp_path: Path,
-) -> None:
+def test_a_log_that_may_not_have_begun_empty_is_applied_to_the_best_tables(tmp_path: Path) -> None:
     node = two_snapshots(tmp_path)
     node.log.rows = [json.dumps(topic(name)).encode() for name in "CDEF"]
     node.log.place = lambda offset: 7777  # type: ignore[method-assign]

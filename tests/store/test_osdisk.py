@@ -133,7 +133,7 @@ def test_a_directory_that_two_stores_link_to_has_one_user(tmp_path: Path) -> Non
 
 def test_a_store_whose_log_is_not_mounted_is_not_begun_anew(tmp_path: Path) -> None:
     paths = {LOG: str(tmp_path / "log"), QUEUES: str(tmp_path / "queues")}
-    store = open_store(tmp_path / "data", disk=OsDisk(tmp_path / "data", paths=paths))
+    store = open_store(OsDisk(tmp_path / "data", paths=paths))
     put_ok(store, [b"x"] * 7)
     store.shutdown()
     (tmp_path / "log").rename(tmp_path / "away")
@@ -160,12 +160,10 @@ class Fills(OsDisk):
 
 
 @pytest.mark.parametrize("full", [QUEUES, "index"])
-def test_a_full_disk_of_queues_refuses_puts_and_deletes_nothing_unexpired(
-    tmp_path: Path, full: str
-) -> None:
+def test_a_full_disk_of_queues_refuses_puts_and_deletes_nothing(tmp_path: Path, full: str) -> None:
     disk = Fills(tmp_path / "data", paths={full: str(tmp_path / "elsewhere")})
     disk.used = {LOG: 0.1, QUEUES: 0.1, "index": 0.1}
-    store = open_store(tmp_path / "data", disk=disk)
+    store = open_store(disk)
     for _ in range(10):
         put_ok(store, [b"x" * 1000] * 10)
     flush_log(store)

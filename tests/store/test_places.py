@@ -17,7 +17,7 @@ from duolog_server.store.record import (
     TRANSACTION_ROLLBACK,
 )
 from duolog_server.store.status import PutMessageStatus
-from tests.support import NOW, crash, open_store
+from tests.support import NOW, open_store
 
 Places = dict[tuple[str, int], list[tuple[int, int]]]  # queue offsets and physical ones, by queue
 
@@ -73,4 +73,3 @@ def test_the_places_of_a_stretch_are_those_that_its_records_name(
     firsts = [row for _, row in of_topics.firsts()]
     assert firsts == sorted(firsts)
     assert len(of_topics) == len(firsts) == len({(topic, q) for topic, q, _, _ in sends})
-    crash(store)

@@ -93,18 +93,15 @@ def test_a_put_says_where_the_batch_is(store: MessageStore) -> None:
     assert read_all(store) == [b"a", b"b", b"c"]
 
 
-def test_a_store_that_is_shut_down_is_not_available(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    store.shutdown()
-    assert put(store, [b"x"]).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
-
-
-def test_a_slave_takes_no_puts(tmp_path: Path) -> None:
+def test_a_slave_and_a_store_that_is_shut_down_take_no_puts(tmp_path: Path) -> None:
     store = open_store(tmp_path, options(broker_role=BrokerRole.SLAVE))
     result = put(store, [b"x"])
     assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     assert "slave" in result.reason
-    crash(store)
+    store.change_role(BrokerRole.ASYNC_MASTER)
+    put_ok(store, [b"x"])
+    store.shutdown()
+    assert put(store, [b"x"]).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
 @pytest.mark.parametrize(
@@ -115,25 +112,34 @@ def test_a_slave_takes_no_puts(tmp_path: Path) -> None:
         RunningFlags.DISK_FULL,
     ],
 )
-def test_every_writeable_flag_refuses_puts_until_it_is_cleared(
-    store: MessageStore, flag: int
-) -> None:
+def test_every_writeable_flag_refuses_puts_until_cleared(store: MessageStore, flag: int) -> None:
     store.flags.set(flag)
     assert put(store, [b"x"]).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     store.flags.clear(flag)
     put_ok(store, [b"x"])
 
 
-def test_a_full_disk_stops_puts() -> None:
-    flags = RunningFlags()
-    flags.set(RunningFlags.DISK_FULL)
-    assert not flags.writeable
-    assert flags.names() == ["DISK_FULL"]
-
-
-@pytest.mark.parametrize("topic", ["", "x" * 128, "../x", "a/b", "a\0", "ü"])
-def test_invalid_topics_are_message_illegal(store: MessageStore, topic: str) -> None:
-    assert put(store, [b"x"], topic).status is PutMessageStatus.MESSAGE_ILLEGAL
+@pytest.mark.parametrize(
+    "how",
+    [
+        *({"topic": topic} for topic in ("", "x" * 128, "../x", "a/b", "a\0", "ü")),
+        *({"queue_id": queue_id} for queue_id in (-1, 65536, 1 << 40)),
+        *(
+            {"properties": [text]}
+            for text in (b"A", b"A\x01", b"\x01v", b"A\x01b\nc", b"A\x01b\x01c", b"A\x01\xff")
+        ),
+        {"properties": [b"A\0\x01b"]},
+        {"producer": b"short"},
+        {"producer": PRODUCER, "sequence": -1},
+        {"producer": PRODUCER, "sequence": 1 << 48},
+        {"flag": 1 << 31},
+        {"bodies": [b"a", b"b"], "sysflag": TRANSACTION_PREPARED},
+    ],
+)
+def test_what_the_format_cannot_hold_is_message_illegal(
+    store: MessageStore, how: dict[str, Any]
+) -> None:
+    assert put(store, **{"bodies": [b"x"], **how}).status is PutMessageStatus.MESSAGE_ILLEGAL
     assert store.log.max_offset == 0
 
 
@@ -157,7 +163,6 @@ def test_properties_over_the_limit_are_a_status_of_their_own(tmp_path: Path) -> 
     record = store.get_message(PhyOffset(0))
     assert len(record.properties["A"]) == room - 2
     assert record.properties["UNIQ_KEY"]
-    crash(store)
 
 
 def test_what_was_accepted_before_is_held_to_the_format_alone(tmp_path: Path) -> None:
@@ -181,37 +186,6 @@ def test_what_was_accepted_before_is_held_to_the_format_alone(tmp_path: Path) ->
     assert again(b"A\x01" + b"v" * (32767 - 43), producer=PRODUCER).status is too_large
     room = again(b"A\x01" + b"v" * (32767 - 23))
     assert "__CRC32#" in store.get_message(room.physical_offset).properties
-    crash(store)
-
-
-@pytest.mark.parametrize(
-    "text", [b"A", b"A\x01", b"\x01v", b"A\x01b\nc", b"A\x01b\x01c", b"A\x01\xff", b"A\0\x01b"]
-)
-def test_malformed_properties_are_illegal(store: MessageStore, text: bytes) -> None:
-    assert put(store, [b"x"], properties=[text]).status is PutMessageStatus.MESSAGE_ILLEGAL
-
-
-@pytest.mark.parametrize("queue_id", [-1, 65536, 1 << 40])
-def test_invalid_queue_ids_are_message_illegal(store: MessageStore, queue_id: int) -> None:
-    assert put(store, [b"x"], "T", queue_id).status is PutMessageStatus.MESSAGE_ILLEGAL
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"producer": b"short"},
-        {"producer": PRODUCER, "sequence": -1},
-        {"producer": PRODUCER, "sequence": 1 << 48},
-        {"flag": 1 << 31},
-    ],
-)
-def test_fields_that_do_not_fit_are_illegal(store: MessageStore, how: dict[str, object]) -> None:
-    assert put(store, [b"x"], **how).status is PutMessageStatus.MESSAGE_ILLEGAL  # type: ignore[arg-type]
-
-
-def test_a_batch_carries_no_transaction_messages(store: MessageStore) -> None:
-    result = put(store, [b"a", b"b"], sysflag=TRANSACTION_PREPARED)
-    assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
 
 
 def test_prepared_messages_have_queue_offset_zero_and_no_entry(store: MessageStore) -> None:
@@ -225,13 +199,12 @@ def test_prepared_messages_have_queue_offset_zero_and_no_entry(store: MessageSto
 
 def test_no_room_for_the_next_segment_is_create_mapedfile_failed(tmp_path: Path) -> None:
     disk = FaultDisk(tmp_path, number=errno.ENOSPC)
-    store = open_store(tmp_path, disk=disk)
+    store = open_store(disk)
     put_ok(store, [b"x" * 4000] * 3)
     disk.fail_at = disk.calls + 1
     result = put(store, [b"x" * 4000])
     assert result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
     assert put_ok(store, [b"again"]).queue_offset == 3
-    crash(store)
 
 
 def test_store_times_never_step_back(store: MessageStore) -> None:
@@ -267,7 +240,6 @@ def test_queue_offsets_are_dense_whatever_fails_between(
             assert len(body) > store.options.max_message_size
     for queue, bodies in expected.items():
         assert read_all(store, "T", queue) == bodies
-    crash(store)
 
 
 # -- confirm -----------------------------------------------------------------------------------
@@ -283,7 +255,6 @@ def test_under_sync_flush_nothing_is_read_before_it_is_on_disk(tmp_path: Path) -
     drain(store)
     assert read_all(store) == [b"x"]
     assert store.checkpoint.physic_msg_timestamp == NOW
-    crash(store)
 
 
 # -- idempotence -------------------------------------------------------------------------------
@@ -324,13 +295,10 @@ def test_a_sequence_older_than_the_window_is_not_guessed(tmp_path: Path) -> None
     with pytest.raises(SequenceTooOld):
         put(store, [b"x"], producer=PRODUCER, sequence=1)
     assert put_ok(store, [b"x"], "T", 1, producer=PRODUCER, sequence=9).count == 0
-    crash(store)
 
 
 @pytest.mark.parametrize("restart", [True, False])
-def test_sequences_that_are_used_in_another_topic_are_not_used_up(
-    tmp_path: Path, restart: bool
-) -> None:
+def test_sequences_used_in_another_topic_are_not_used_up(tmp_path: Path, restart: bool) -> None:
     """Readers know the producer ids of what they read; elsewhere, these keep nothing out."""
     store = open_store(tmp_path)
     put_ok(store, [b"1"], "T", producer=PRODUCER, sequence=0)
@@ -344,7 +312,6 @@ def test_sequences_that_are_used_in_another_topic_are_not_used_up(
     again = put_ok(store, [b"2", b"3", b"4", b"5"], "T", producer=PRODUCER, sequence=1)
     assert (again.count, [run.topic for run in again.duplicates]) == (0, ["T"])
     assert read_all(store, "T", 0) == [b"1", b"2", b"3", b"4", b"5"]
-    crash(store)
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -359,7 +326,6 @@ def test_the_table_is_rebuilt_from_the_log(tmp_path: Path, clean: bool) -> None:
         assert again.count == 0
         assert again.duplicates[0].queue_offset == 3 * (n // 3)
     assert put_ok(store, [b"new"], producer=PRODUCER, sequence=60).count == 1
-    crash(store)
 
 
 def producer(number: int) -> bytes:
@@ -381,7 +347,6 @@ def test_a_repeat_of_a_forgotten_producer_is_never_stored_again(tmp_path: Path) 
     assert put_ok(store, [b"b"], producer=producer(0), sequence=1, repeat_of=end).count == 1
     # Nobody but the producer says that it sends again.
     assert put_ok(store, [b"c"], producer=producer(9), sequence=7).count == 1
-    crash(store)
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -409,7 +374,6 @@ def test_a_start_remembers_how_far_back_it_read(
             put(store, [b"old"], producer=producer(0), sequence=0, repeat_of=0)
     assert put_ok(store, [b"new"], producer=producer(2), sequence=0, repeat_of=0).count == 0
     assert put_ok(store, [b"b"], producer=producer(0), sequence=1, repeat_of=end).count == 1
-    crash(store)
 
 
 @given(
@@ -492,7 +456,6 @@ def test_an_offset_that_awaits_the_masters_disk_is_one_past_the_end(tmp_path: Pa
     for asked in (1, 2, 3):
         assert store.get("T", 0, QueueOffset(asked)).status is GetMessageStatus.OFFSET_OVERFLOW_ONE
     assert store.get("T", 0, QueueOffset(4)).status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
-    crash(store)
 
 
 def test_reads_answer_with_rocketmqs_statuses(store: MessageStore) -> None:
@@ -575,7 +538,7 @@ def test_columns_need_offsets_of_whole_numbers(store: MessageStore) -> None:
 
 def test_dispatch_stops_at_a_full_disk_and_continues_later(tmp_path: Path) -> None:
     disk = FaultDisk(tmp_path, number=errno.ENOSPC)
-    store = open_store(tmp_path, disk=disk)
+    store = open_store(disk)
     batch = PutBatch("T", 0, Columns.of([b"x"]), NOW)
     assert store.put(batch, NOW).status is PutMessageStatus.PUT_OK
     disk.fail_at = disk.calls + 1
@@ -584,12 +547,11 @@ def test_dispatch_stops_at_a_full_disk_and_continues_later(tmp_path: Path) -> No
     assert queue_entries(store) == []
     drain(store)
     assert len(queue_entries(store)) == 1
-    crash(store)
 
 
 def test_dispatch_takes_no_other_error_for_a_full_disk(tmp_path: Path) -> None:
     disk = FaultDisk(tmp_path, number=errno.EMFILE)
-    store = open_store(tmp_path, disk=disk)
+    store = open_store(disk)
     told: list[str] = []
     store.events.problem = told.append
     batch = PutBatch("T", 0, Columns.of([b"x"]), NOW)
@@ -607,4 +569,3 @@ def test_dispatch_takes_no_other_error_for_a_full_disk(tmp_path: Path) -> None:
     drain(store)
     assert store.flags.names() == []
     assert len(queue_entries(store)) == 1
-    crash(store)

@@ -28,6 +28,7 @@ from duolog_server.store.queuenote import (
 )
 from duolog_server.store.queues import ConsumeQueues
 from sim.disk import SimDisk, SimFile
+from tests.known import known
 from tests.support import SMALL
 
 END = QueueEnd(0, -1, 60, 300, 20, 100, (1 << 64) - 1)
@@ -55,6 +56,16 @@ class Disk(SimDisk):
     def mapped(self) -> list[str]:
         """Paths of the files that nobody closed."""
         return [file.path for file in self.handed if len(file.memory)]
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+def notes(disk: Disk) -> QueueNotes:
+    return QueueNotes(disk)
 
 
 def queue_of(entries: int, topic: str = "T", queue_id: int = 0) -> ConsumeQueue:
@@ -85,8 +96,7 @@ def note_now(notes: QueueNotes, position: int, *queues: ConsumeQueue) -> list[Qu
 
 def in_file(disk: SimDisk) -> Noted:
     """What a power cut would leave of the note."""
-    found = parse(disk.inodes(durable=True)[PATH].durable.tobytes())
-    assert found is not None
+    found = known(parse(disk.inodes(durable=True)[PATH].durable.tobytes()))
     return found[0]
 
 
@@ -105,8 +115,8 @@ def test_a_queue_reaches_as_far_as_its_files_do() -> None:
 
 def test_the_last_entry_of_a_first_file_is_read_once() -> None:
     queue = queue_of(60)
-    for known, start, due in ((777, 0, 777), (0, 0, 0), (-1, 0, 4900), (777, FILE, 4900)):
-        before = QueueEnd(start, known, 1100, 5500)
+    for noted, start, due in ((777, 0, 777), (0, 0, 0), (-1, 0, 4900), (777, FILE, 4900)):
+        before = QueueEnd(start, noted, 1100, 5500)
         assert QueueEnd.of(queue, before).first_file_phy == due
 
 
@@ -172,8 +182,7 @@ def test_bytes_that_are_not_a_note_are_ignored() -> None:
     assert parse(whole[:16]) is None
     cut = bytearray(whole)
     cut[8] = 1
-    found = parse(bytes(cut))
-    assert found is not None
+    found = known(parse(bytes(cut)))
     assert not found[0].digests_hold
 
 
@@ -189,9 +198,7 @@ def test_a_digest_of_directories_is_of_all_and_of_their_order() -> None:
 # -- the file --------------------------------------------------------------------------------------
 
 
-def test_the_first_note_makes_the_file_which_is_durable_then() -> None:
-    disk = Disk()
-    notes = QueueNotes(disk)
+def test_the_first_note_makes_the_file_which_is_durable_then(disk: Disk, notes: QueueNotes) -> None:
     assert (notes.load(), notes.unreadable, notes.position) == (None, "", 0)
     assert note_now(notes, 700, queue_of(3), queue_of(4, "U", 2)) == []
     found = in_file(disk)
@@ -206,9 +213,7 @@ def test_the_first_note_makes_the_file_which_is_durable_then() -> None:
     assert disk.mapped == []
 
 
-def test_later_notes_follow_in_the_file_until_it_is_full() -> None:
-    disk = Disk()
-    notes = QueueNotes(disk)
+def test_later_notes_follow_in_the_file_until_it_is_full(disk: Disk, notes: QueueNotes) -> None:
     note_now(notes, 700, queue_of(3), queue_of(4, "U", 2))
     inode = disk.inodes(durable=True)[PATH]
     assert note_now(notes, 800, queue_of(5)) == []
@@ -217,8 +222,7 @@ def test_later_notes_follow_in_the_file_until_it_is_full() -> None:
         ("T", 0): 100, ("U", 2): 80,
     }  # fmt: skip
     disk.create(f"{PATH}.tmp", 5)  # of a process that was killed
-    file = notes._file
-    assert file is not None
+    file = known(notes._file)
     notes._end = file.size
     assert note_now(notes, 900, queue_of(6)) == []
     assert disk.inodes(durable=True)[PATH] is not inode
@@ -230,13 +234,10 @@ def test_later_notes_follow_in_the_file_until_it_is_full() -> None:
     assert in_file(disk).position == 1000
 
 
-def test_a_note_is_written_where_it_fits_to_the_byte() -> None:
+def test_a_note_is_written_where_it_fits_to_the_byte(disk: Disk, notes: QueueNotes) -> None:
     """A character takes four bytes at most."""
-    disk = Disk()
-    notes = QueueNotes(disk)
     note_now(notes, 700, queue_of(3))
-    file = notes._file
-    assert file is not None
+    file = known(notes._file)
     size = HEAD_BYTES + ROW_BYTES + 2 * 4
     notes._end = file.size - size + 1
     assert begun(notes, 800, queue_of(1, "😀😀")).file is None
@@ -246,9 +247,9 @@ def test_a_note_is_written_where_it_fits_to_the_byte() -> None:
     assert (note.file, note.end) == (file, file.size)
 
 
-def test_a_note_is_continued_after_a_restart_and_bytes_after_it_are_cleared() -> None:
-    disk = Disk()
-    notes = QueueNotes(disk)
+def test_a_note_is_continued_after_a_restart_and_bytes_after_it_are_cleared(
+    disk: Disk, notes: QueueNotes
+) -> None:
     note_now(notes, 700, queue_of(3))
     end = notes._end
     notes.close()
@@ -261,8 +262,7 @@ def test_a_note_is_continued_after_a_restart_and_bytes_after_it_are_cleared() ->
     assert in_file(disk).queues.keys() == {("T", 0), ("U", 2)}
     again.removed(("U", 2))
     last = QueueNotes(disk)
-    found = last.load()
-    assert found is not None
+    found = known(last.load())
     assert (set(found.queues), found.index_end) == ({("T", 0)}, 799)
 
 
@@ -283,9 +283,9 @@ def test_a_note_that_cannot_be_opened_is_ignored_and_says_why() -> None:
 
 @pytest.mark.parametrize("step", ["sync", "sync_dir", "full", "broken"])
 @pytest.mark.parametrize("first", [True, False])
-def test_a_note_that_failed_is_not_written(step: str, first: bool) -> None:
-    disk = Disk()
-    notes = QueueNotes(disk)
+def test_a_note_that_failed_is_not_written(
+    step: str, first: bool, disk: Disk, notes: QueueNotes
+) -> None:
     note_now(notes, 700, queue_of(3), queue_of(3, "U"))
     if first and notes._file is not None:
         notes._end = notes._file.size
@@ -316,9 +316,7 @@ def test_a_note_that_failed_is_not_written(step: str, first: bool) -> None:
 # -- what changes while a note is under way --------------------------------------------------------
 
 
-def test_entries_that_go_leave_no_digest_until_the_next_note() -> None:
-    disk = Disk()
-    notes = QueueNotes(disk)
+def test_entries_that_go_leave_no_digest_until_the_next_note(disk: Disk, notes: QueueNotes) -> None:
     assert not notes.entries_go()
     note_now(notes, 700, queue_of(3))
     assert not notes.entries_go()
@@ -334,10 +332,10 @@ def test_entries_that_go_leave_no_digest_until_the_next_note() -> None:
 
 
 @pytest.mark.parametrize("overtaken", [True, False])
-def test_a_row_has_the_digest_of_the_files_unless_entries_went_meanwhile(overtaken: bool) -> None:
-    disk = Disk()
+def test_a_row_has_the_digest_of_the_files_unless_entries_went_meanwhile(
+    overtaken: bool, disk: Disk, notes: QueueNotes
+) -> None:
     disk.write("a/f", b"some")
-    notes = QueueNotes(disk)
     note = notes.begin(700, -1)
     notes.add(note, queue_of(3), ["a"])
     notes.finish(note)
@@ -349,9 +347,7 @@ def test_a_row_has_the_digest_of_the_files_unless_entries_went_meanwhile(overtak
     assert digest == (0 if overtaken else disk.look("a").digest)
 
 
-def test_a_queue_that_is_removed_is_in_no_note_after() -> None:
-    disk = Disk()
-    notes = QueueNotes(disk)
+def test_a_queue_that_is_removed_is_in_no_note_after(disk: Disk, notes: QueueNotes) -> None:
     notes.removed(("T", 0))  # before there is a file
     note_now(notes, 700, queue_of(3), queue_of(3, "U"), queue_of(3, "V"))
     end = notes._end
@@ -368,12 +364,11 @@ def test_a_queue_that_is_removed_is_in_no_note_after() -> None:
 
 
 @pytest.mark.parametrize("short", [0, 1, HEAD_BYTES])
-def test_a_removed_queue_rewrites_the_file_if_its_row_has_no_room(short: int) -> None:
-    disk = Disk()
-    notes = QueueNotes(disk)
+def test_a_removed_queue_rewrites_the_file_if_its_row_has_no_room(
+    short: int, disk: Disk, notes: QueueNotes
+) -> None:
     note_now(notes, 700, queue_of(3), queue_of(3, "U"))
-    file = notes._file
-    assert file is not None
+    file = known(notes._file)
     inode = disk.inodes(durable=True)[PATH]
     put_block(file, notes._end, 700, 699, [b""] * 0)  # so that blocks follow one another
     start = notes._end
@@ -392,9 +387,7 @@ def test_a_removed_queue_rewrites_the_file_if_its_row_has_no_room(short: int) ->
         assert parse_row(file.memory.tobytes(), file.size - ROW_BYTES - 1)[0] == ("U", 0)
 
 
-def test_a_note_that_is_forgotten_says_nothing_of_any_queue() -> None:
-    disk = Disk()
-    notes = QueueNotes(disk)
+def test_a_note_that_is_forgotten_says_nothing_of_any_queue(disk: Disk, notes: QueueNotes) -> None:
     note_now(notes, 700, queue_of(3))
     notes.forget()
     assert notes.position == 0

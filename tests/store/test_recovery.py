@@ -1,9 +1,7 @@
 """Recovery: clean stops, kills, cuts and flips at every byte, corrupt middles, hazards by name."""
 
-import random
 import shutil
 import struct
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,8 @@ from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.osdisk import OsDisk
 from duolog_server.store.recovery import is_mapped_file_matched_recover
 from duolog_server.store.status import PutMessageStatus
-from sim.disk import SimDisk
 from tests import oracle
+from tests.known import known
 from tests.support import (
     NOW,
     SMALL,
@@ -38,9 +36,11 @@ from tests.support import (
     put_ok,
     queue_entries,
     read_all,
+    sim_disk,
 )
 
 HOUR = 3_600_000
+OFF = options(message_index_enable=False)
 ROOMY = options(mapped_file_size_commit_log=32 << 10)  # a hundred records in one segment
 # Of logs that are damaged at each byte, in parts.
 RECORDS = 40
@@ -92,32 +92,29 @@ def test_a_clean_stop_removes_abort_and_recovers_normally(tmp_path: Path) -> Non
     bodies = fill(store, 700)
     store.shutdown()
     assert not (tmp_path / "abort").exists()
-    again = MessageStore(OsDisk(tmp_path), SMALL)
-    report = again.start()
-    assert not report.abnormal
-    assert report.scanned_from > 0  # only the last three segments
-    assert contents(again) == by_queue(bodies)
-    check_derived(again)
-    again.shutdown()
+    again = open_noisily(tmp_path)
+    assert not again.report.abnormal
+    assert again.report.scanned_from > 0  # only the last three segments
+    assert contents(again.store) == by_queue(bodies)
+    check_derived(again.store)
+    again.store.shutdown()
 
 
-def test_a_killed_store_recovers_abnormally(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_a_killed_store_recovers_abnormally(store: MessageStore, tmp_path: Path) -> None:
     bodies = fill(store, 300)
     crash(store)
-    again = MessageStore(OsDisk(tmp_path), SMALL)
-    assert again.start().abnormal
-    assert contents(again) == by_queue(bodies)
-    check_derived(again)
-    put_ok(again, [b"next"])
-    assert read_all(again)[-1] == b"next"
-    again.shutdown()
+    again = open_noisily(tmp_path)
+    assert again.report.abnormal
+    assert contents(again.store) == by_queue(bodies)
+    check_derived(again.store)
+    put_ok(again.store, [b"next"])
+    assert read_all(again.store)[-1] == b"next"
+    again.store.shutdown()
 
 
 def test_abort_stays_when_dispatch_is_behind_at_the_stop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: MessageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store(tmp_path)
     fill(store, 5)
     monkeypatch.setattr(Dispatcher, "step", lambda *a, **k: False)
     put(store, [b"not dispatched"])
@@ -129,8 +126,7 @@ def test_abort_stays_when_dispatch_is_behind_at_the_stop(
     again.shutdown()
 
 
-def test_an_empty_commit_log_destroys_the_queues(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_an_empty_commit_log_destroys_the_queues(store: MessageStore, tmp_path: Path) -> None:
     fill(store, 5)
     store.shutdown()
     shutil.rmtree(tmp_path / "commitlog")
@@ -214,9 +210,7 @@ def test_a_start_file_matches_as_in_rocketmqs_recovery(
 
 
 @pytest.mark.parametrize("safe", [False, True])
-def test_a_checkpoint_shortens_abnormal_recovery_and_decides_nothing(
-    tmp_path: Path, safe: bool
-) -> None:
+def test_a_checkpoint_shortens_a_recovery_and_decides_nothing(tmp_path: Path, safe: bool) -> None:
     store = open_store(tmp_path, options(message_index_safe=safe))
     bodies = fill(store, 900)
     flush_log(store)
@@ -225,16 +219,14 @@ def test_a_checkpoint_shortens_abnormal_recovery_and_decides_nothing(
     store.checkpoint.logics_msg_timestamp = NOW + 800 + 3000
     store.checkpoint.flush()
     crash(store)
-    again = MessageStore(OsDisk(tmp_path), options(message_index_safe=safe))
-    report = again.start()
-    assert (report.scanned_from > 0) is not safe  # the index was never synced
-    assert contents(again) == by_queue(bodies)
-    assert again.lookups.by_key("T", "k3")[0].body == bodies[3]
-    again.shutdown()
+    again = open_noisily(tmp_path, options(message_index_safe=safe))
+    assert (again.report.scanned_from > 0) is not safe  # the index was never synced
+    assert contents(again.store) == by_queue(bodies)
+    assert again.store.lookups.by_key("T", "k3")[0].body == bodies[3]
+    again.store.shutdown()
 
 
-def test_a_checkpoint_that_lies_ahead_loses_nothing(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_a_checkpoint_that_lies_ahead_loses_nothing(store: MessageStore, tmp_path: Path) -> None:
     bodies = fill(store, 900)
     store.checkpoint.physic_msg_timestamp = store.checkpoint.logics_msg_timestamp = 1 << 60
     store.checkpoint.index_msg_timestamp = 1 << 60
@@ -287,8 +279,7 @@ def _starts(path: Path, end: int) -> list[int]:
     starts, position = [], 0
     while position < end:
         starts.append(position)
-        parsed = oracle.parse_record(data, position, position)
-        assert parsed is not None
+        parsed = known(oracle.parse_record(data, position, position))
         position += parsed.size
     return starts
 
@@ -359,9 +350,7 @@ def test_a_flip_of_any_byte_loses_that_record_at_most_and_is_reported(
         shutil.rmtree(copy)
 
 
-def test_a_corrupt_middle_is_kept_reported_and_skipped_at_every_start(
-    tmp_path: Path,
-) -> None:
+def test_a_corrupt_middle_is_kept_reported_and_skipped_at_every_start(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     bodies = fill(store, 300)
     end = store.log.max_offset
@@ -381,9 +370,7 @@ def test_a_corrupt_middle_is_kept_reported_and_skipped_at_every_start(
     )
 
 
-def test_a_whole_segment_of_garbage_in_the_middle_does_not_cut_what_follows(
-    tmp_path: Path,
-) -> None:
+def test_a_whole_segment_of_garbage_in_the_middle_does_not_cut_what_follows(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     fill(store, 500)
     segments = len(store.log.queue.files)
@@ -395,12 +382,10 @@ def test_a_whole_segment_of_garbage_in_the_middle_does_not_cut_what_follows(
     assert opened.store.log.max_offset == end
     assert len(opened.store.log.queue.files) == segments
     check_derived(opened.store)
-    crash(opened.store)
 
 
-def test_a_torn_tail_never_comes_back(tmp_path: Path) -> None:
+def test_a_torn_tail_never_comes_back(store: MessageStore, tmp_path: Path) -> None:
     """Stale but valid records after the cut must not be read by a later recovery."""
-    store = open_store(tmp_path)
     bodies = fill(store, 60, queues=1)
     starts = [entry[0] for entry in queue_entries(store)]
     crash(store)
@@ -415,7 +400,6 @@ def test_a_torn_tail_never_comes_back(tmp_path: Path) -> None:
     crash(store)
     store = open_store(tmp_path)
     assert contents(store, 1) == [[*bodies[:30], b"s"]]
-    crash(store)
 
 
 def test_crash_append_other_data_crash_leaves_no_wrong_queue_entry(tmp_path: Path) -> None:
@@ -433,7 +417,6 @@ def test_crash_append_other_data_crash_leaves_no_wrong_queue_entry(tmp_path: Pat
     crash(store)
     store = open_store(tmp_path)
     check_derived(store)
-    crash(store)
 
 
 def test_blank_bytes_of_a_full_segment_are_not_a_gap(tmp_path: Path) -> None:
@@ -443,7 +426,6 @@ def test_blank_bytes_of_a_full_segment_are_not_a_gap(tmp_path: Path) -> None:
     opened = open_noisily(tmp_path)
     assert opened.problems == []
     assert contents(opened.store) == by_queue(bodies)
-    crash(opened.store)
 
 
 def test_a_preallocated_segment_is_not_data_after_a_crash(tmp_path: Path) -> None:
@@ -458,7 +440,6 @@ def test_a_preallocated_segment_is_not_data_after_a_crash(tmp_path: Path) -> Non
     assert contents(store) == by_queue(bodies)
     assert len(store.log.queue.files) == 1
     bodies = fill(store, 200)
-    crash(store)
 
 
 # -- derived files -----------------------------------------------------------------------------
@@ -495,8 +476,7 @@ def test_missing_queues_are_rebuilt(tmp_path: Path, clean: bool, messages: int) 
     store.shutdown()
 
 
-def test_queues_that_reach_past_the_log_are_truncated(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_queues_that_reach_past_the_log_are_truncated(store: MessageStore, tmp_path: Path) -> None:
     bodies = fill(store, 70)
     store.shutdown()
     file = tmp_path / "commitlog" / f"{0:020d}"
@@ -517,13 +497,11 @@ def test_delay_levels_are_known_before_recovery_dispatches(tmp_path: Path) -> No
     shutil.rmtree(tmp_path / "consumequeue")
     store = open_store(tmp_path)
     assert queue_entries(store, "SCHEDULE_TOPIC_XXXX", 2)[0][2] == NOW + 10_000
-    crash(store)
 
 
 def test_recovery_may_be_killed_at_any_step_and_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: MessageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store(tmp_path)
     bodies = fill(store, 200)
     crash(store)
     for steps in range(0, 12):
@@ -547,12 +525,9 @@ def test_recovery_may_be_killed_at_any_step_and_started_again(
     store = open_store(tmp_path)
     assert contents(store) == by_queue(bodies)
     check_derived(store)
-    crash(store)
 
 
-def test_logs_that_rocketmq_wrote_without_seals_keep_all_but_the_suspect_record(
-    tmp_path: Path,
-) -> None:
+def test_unsealed_logs_of_rocketmq_keep_all_but_the_suspect_record(tmp_path: Path) -> None:
     """No CRC covers a flipped queue offset: the record is refused, its neighbours are not."""
     store = open_store(tmp_path, options(enabled_append_prop_crc=False))
     bodies = fill(store, 60, queues=1)
@@ -564,7 +539,6 @@ def test_logs_that_rocketmq_wrote_without_seals_keep_all_but_the_suspect_record(
     assert read_all(opened.store) == bodies[:20] + bodies[21:]
     assert any("queue offset 84" in problem for problem in opened.problems)
     assert opened.store.queue_range("T", 0) == (0, 60)
-    crash(opened.store)
 
 
 # -- any history -------------------------------------------------------------------------------
@@ -612,28 +586,18 @@ def test_whatever_happens_between_puts_all_messages_are_there_in_order(
     for queue, bodies in expected.items():
         assert read_all(store, "T", queue) == bodies
     check_derived(store)
-    crash(store)
-
-
-def sim_disk() -> SimDisk:
-    disk = SimDisk(random.Random(3), lambda: 0.0)
-    disk.mapped_max = 100
-    return disk
 
 
 def test_queue_entries_found_after_a_kill_survive_a_power_cut() -> None:
     """They were in the page cache only but counted as synced, so the checkpoint was wrong."""
     disk = sim_disk()
-    chosen = replace(SMALL, message_index_enable=False)
-    first = MessageStore(disk, chosen)
-    first.start()
+    first = open_store(disk, OFF)
     total = 0
     while len(first.log.queue.files) < 3:
         put_ok(first, [b"x" * 200] * 5, now=NOW + total)
         total += 5
     disk.kill()
-    second = MessageStore(disk, chosen)
-    second.start()
+    second = open_store(disk, OFF)
     later = NOW + 100_000
     while len(second.log.queue.files) < 6:
         put_ok(second, [b"y" * 200] * 5, now=later + total)
@@ -642,37 +606,31 @@ def test_queue_entries_found_after_a_kill_survive_a_power_cut() -> None:
     put_ok(second, [b"z"], now=later + 200_000)
     flush_all(second)
     disk.power_cut()
-    third = MessageStore(disk, chosen)
-    third.start()
+    third = open_store(disk, OFF)
     assert third.queue_range("T", 0) == (0, total + 1)
 
 
 def test_cut_queues_are_not_relied_on_by_a_checkpoint_from_before() -> None:
     """Hidden entries are removed from the queues; recovery must add them again from the log."""
     disk = sim_disk()
-    chosen = replace(SMALL, message_index_enable=False)
-    store = MessageStore(disk, chosen)
-    store.start()
+    store = open_store(disk, OFF)
     ends = []
     for k in range(60):
         ends.append(put_ok(store, [b"x" * 900], now=NOW + 10_000 * k).end_offset)
     flush_all(store)
     disk.kill()
-    again = MessageStore(disk, chosen)
-    again.start()
+    again = open_store(disk, OFF)
     again.hide_from(ends[10])
     again.replicated_offset = again.log.max_offset
     drain(again)
     disk.power_cut()
-    last = MessageStore(disk, chosen)
-    last.start()
+    last = open_store(disk, OFF)
     assert last.queue_range("T", 0) == (0, 60)
 
 
 def test_entries_of_a_cut_log_begin_again_where_the_log_does() -> None:
     disk = sim_disk()
-    store = MessageStore(disk, replace(SMALL, message_index_enable=False))
-    store.start()
+    store = open_store(disk, OFF)
     ends = [put_ok(store, [b"%d" % k * 50]).end_offset for k in range(20)]
     store.truncate(ends[4])
     assert store.queue_range("T", 0) == (0, 5)
@@ -685,8 +643,7 @@ def test_entries_of_a_cut_log_begin_again_where_the_log_does() -> None:
 
 def test_a_batch_that_begins_a_segment_is_answered_with_its_records_offset() -> None:
     disk = sim_disk()
-    store = MessageStore(disk, SMALL)
-    store.start()
+    store = open_store(disk)
     for k in range(40):
         result = put_ok(store, [b"x" * 1100])
         assert store.get_message(result.physical_offset).queue_offset == k
@@ -694,8 +651,7 @@ def test_a_batch_that_begins_a_segment_is_answered_with_its_records_offset() -> 
 
 def test_a_message_lost_by_truncation_is_stored_when_sent_again() -> None:
     """The sequence of a truncated record is not stored: answering OK would lose the message."""
-    store = MessageStore(sim_disk(), replace(SMALL, message_index_enable=False))
-    store.start()
+    store = open_store(sim_disk(), OFF)
     how = {"producer": b"p" * 10}
     kept = put_ok(store, [b"a", b"b"], sequence=0, **how)
     put_ok(store, [b"c", b"d"], sequence=2, **how)
@@ -708,11 +664,9 @@ def test_a_message_lost_by_truncation_is_stored_when_sent_again() -> None:
 
 def test_blanks_at_the_end_of_a_queue_file_do_not_survive_a_cut() -> None:
     """The record after them was in the next file and is truncated: the queue ends before them."""
-    store = MessageStore(sim_disk(), replace(SMALL, message_index_enable=False))
-    store.start()
+    store = open_store(sim_disk(), OFF)
     ends = [put_ok(store, [b"%d" % k * 20]).end_offset for k in range(60)]  # 50 entries a file
-    queue = store.queues.get("T", 0)
-    assert queue is not None
+    queue = known(store.queues.get("T", 0))
     for mapped in queue.files.files[:1]:
         mapped.memory[45 * 20 : 50 * 20] = np.frombuffer(
             (bytes(8) + b"\x7f\xff\xff\xff" + bytes(8)) * 5, np.uint8
@@ -722,9 +676,7 @@ def test_blanks_at_the_end_of_a_queue_file_do_not_survive_a_cut() -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_producers_repeat_is_known_however_much_came_after_it(
-    tmp_path: Path, clean: bool
-) -> None:
+def test_a_producers_repeat_is_known_whatever_came_after_it(tmp_path: Path, clean: bool) -> None:
     """Recovery begins near the log's end; sequences are searched further back."""
     store = open_store(tmp_path)
     first = put(store, [b"once"], producer=b"p" * 10, sequence=5)
@@ -754,11 +706,8 @@ def replicated(target: MessageStore, source: MessageStore) -> None:
 
 def test_a_checkpoint_vouches_for_nothing_that_came_after_a_cut_by_older_clocks() -> None:
     """The truncated records had later times: the next master's clock is an hour behind."""
-    chosen = replace(SMALL, message_index_enable=False)
     disk = sim_disk()
-    store, other = MessageStore(disk, chosen), MessageStore(sim_disk(), chosen)
-    store.start()
-    other.start()
+    store, other = open_store(disk, OFF), open_store(sim_disk(), OFF)
     ends = []
     for k in range(40):
         ends.append(put_ok(store, [b"x" * 900], now=NOW + (0 if k < 10 else HOUR)).end_offset)
@@ -772,12 +721,10 @@ def test_a_checkpoint_vouches_for_nothing_that_came_after_a_cut_by_older_clocks(
             replicated(store, other)
             flush_all(store)
     replicated(store, other)
-    log_job = store.log.queue.flush_job(0)
-    assert log_job is not None
+    log_job = known(store.log.queue.flush_job(0))
     log_job.run()  # the log is on disk, the queues' newest entries are not
     disk.power_cut()
-    again = MessageStore(disk, chosen)
-    again.start()
+    again = open_store(disk, OFF)
     assert [again.queue_range("U", k) for k in range(60)] == [(0, 1)] * 60
     assert again.queue_range("T", 0) == (0, 10)
 
@@ -786,9 +733,7 @@ def test_a_checkpoint_vouches_for_nothing_that_came_after_a_cut_by_older_clocks(
 def test_a_checkpoint_vouches_for_nothing_that_came_after_a_reset(end: str) -> None:
     """The abandoned log had later times than the one that replaces it."""
     disk = sim_disk()
-    store, other = MessageStore(disk, SMALL), MessageStore(sim_disk(), SMALL)
-    store.start()
-    other.start()
+    store, other = open_store(disk), open_store(sim_disk())
     for _ in range(40):
         put_ok(store, [b"x" * 900], now=NOW + HOUR)
     flush_all(store)
@@ -804,10 +749,8 @@ def test_a_checkpoint_vouches_for_nothing_that_came_after_a_reset(end: str) -> N
             flush_all(store)
     assert store.checkpoint.logics_msg_timestamp < NOW + HOUR
     replicated(store, other)
-    log_job = store.log.queue.flush_job(0)
-    assert log_job is not None
+    log_job = known(store.log.queue.flush_job(0))
     log_job.run()  # the log is on disk, the queues' newest entries are not
     getattr(disk, end)()
-    again = MessageStore(disk, SMALL)
-    again.start()
+    again = open_store(disk)
     assert [again.queue_range("U", k) for k in range(60)] == [(0, 1)] * 60

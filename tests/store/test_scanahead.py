@@ -19,7 +19,8 @@ from duolog_server.store.messagestore import MessageStore, PutBatch, StoreEvents
 from duolog_server.store.osdisk import OsDisk
 from duolog_server.store.recovery import RecoveryReport
 from duolog_server.store.scanahead import ScanAhead, Scanned, Stretch, scan_stretch
-from tests.support import options
+from tests.known import known
+from tests.support import open_store, options
 
 ROWS = 40  # of the tables in these tests: a store of some hundred messages is many stretches
 
@@ -33,8 +34,7 @@ def _short_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 def killed(directory: Path, messages: int = 700) -> Path:
     """A directory whose process was killed: two queues, several segments, a torn tail."""
     chosen = options(mapped_file_size_commit_log=64 << 10)
-    store = MessageStore(OsDisk(directory), chosen)
-    store.start()
+    store = open_store(directory, chosen)
     for number in range(0, messages, 10):
         columns = Columns.of([b"body %d" % (number + k) for k in range(10)])
         batch = PutBatch(
@@ -65,9 +65,7 @@ def recovered(directory: Path, lend: scanahead.Lend | None) -> tuple[RecoveryRep
 
 
 @pytest.mark.parametrize("lost", [(), ("consumequeue", "index", "queueends")])
-def test_recovery_finds_the_same_with_a_second_thread(
-    tmp_path: Path, lost: tuple[str, ...]
-) -> None:
+def test_recovery_finds_the_same_with_two_threads(tmp_path: Path, lost: tuple[str, ...]) -> None:
     one, two, three = killed(tmp_path / "one"), tmp_path / "two", tmp_path / "three"
     for name in lost:
         path = one / name
@@ -129,9 +127,7 @@ class Lent:
 
 
 def opened(directory: Path) -> MessageStore:
-    store = MessageStore(OsDisk(directory), options(mapped_file_size_commit_log=64 << 10))
-    store.start()
-    return store
+    return open_store(directory, options(mapped_file_size_commit_log=64 << 10))
 
 
 def test_only_the_exact_stretch_is_used(tmp_path: Path) -> None:
@@ -150,8 +146,7 @@ def test_only_the_exact_stretch_is_used(tmp_path: Path) -> None:
         ahead.begin(other)
         assert ahead.take(stretch, tables[0]) is None
     ahead.begin(stretch)
-    taken = ahead.take(stretch, tables[0])
-    assert taken is not None
+    taken = known(ahead.take(stretch, tables[0]))
     found, rows = taken
     assert found == scan_stretch(stretch, EMPTY_I64, tables[1])
     filled = [column for column in range(scan.COLUMNS) if column != scan.GROUP]  # by grouping

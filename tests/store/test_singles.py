@@ -12,7 +12,7 @@ from duolog_server.store.columns import Columns
 from duolog_server.store.messagestore import MessageStore, PutBatch, Singles, SinglesResult
 from duolog_server.store.record import COMPRESSED, TRANSACTION_PREPARED, Host
 from duolog_server.store.status import BrokerRole, PutMessageStatus
-from tests.support import NOW, crash, drain, open_store, options, put_ok, read_all
+from tests.support import NOW, drain, open_store, options, put_ok, read_all
 
 Message = tuple[int, bytes, bytes, tuple[int, int, int, int]]  # queue, body, properties, fields
 HOSTS = (Host("10.0.0.7", 5), Host("fe80::1", 6))
@@ -76,8 +76,6 @@ def test_the_log_is_that_of_puts_one_by_one(
     assert log_bytes(together) == log_bytes(apart)
     for queue_id in range(4):
         assert read_all(together, "T", queue_id) == read_all(apart, "T", queue_id)
-    crash(together)
-    crash(apart)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +111,6 @@ def test_a_store_that_takes_no_puts_takes_none_of_these(tmp_path: Path) -> None:
     result = put_singles(store, [a_message()])
     assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     assert "slave" in result.reason
-    crash(store)
 
 
 def test_puts_and_these_follow_each_other(store: MessageStore) -> None:

@@ -1,14 +1,12 @@
 """What a store says of its queues to those who only read them."""
 
-from pathlib import Path
-
 from duolog_server.store.lightqueues import lite_queue
+from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.offsets import PhyOffset, QueueOffset
-from tests.support import NOW, open_store, put_ok
+from tests.support import NOW, put_ok
 
 
-def test_a_queue_that_nobody_stored_in(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_a_queue_that_nobody_stored_in(store: MessageStore) -> None:
     assert store.queue_range("T", 0) == (0, 0)
     assert store.next_offset("T", 0) == 0
     assert store.entries("T", 0, 0, 10).shape == (3, 0)
@@ -22,8 +20,7 @@ def test_a_queue_that_nobody_stored_in(tmp_path: Path) -> None:
     store.shutdown()
 
 
-def test_offsets_entries_and_times_of_what_is_stored(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_offsets_entries_and_times_of_what_is_stored(store: MessageStore) -> None:
     places = [put_ok(store, [b"x"], now=NOW + k).physical_offset for k in range(4)]
     put_ok(store, [b"y"], "U", 3)
     assert store.dispatched_offset == store.max_offset > places[-1]
@@ -43,8 +40,7 @@ def test_offsets_entries_and_times_of_what_is_stored(tmp_path: Path) -> None:
     store.shutdown()
 
 
-def test_hidden_messages_have_no_time_and_are_passed_over(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_hidden_messages_have_no_time_and_are_passed_over(store: MessageStore) -> None:
     put_ok(store, [b"x"] * 4)
     store.raise_floor("T", 0, QueueOffset(2))
     assert [store.store_time("T", 0, k) for k in range(4)] == [-1, -1, NOW, NOW]
@@ -55,8 +51,7 @@ def test_hidden_messages_have_no_time_and_are_passed_over(tmp_path: Path) -> Non
     store.shutdown()
 
 
-def test_what_is_stored_and_not_confirmed_counts_and_is_not_read(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_what_is_stored_and_not_confirmed_counts_and_is_not_read(store: MessageStore) -> None:
     end = put_ok(store, [b"x"]).end_offset
     store.replicated_offset = end
     put_ok(store, [b"x"])
@@ -65,16 +60,14 @@ def test_what_is_stored_and_not_confirmed_counts_and_is_not_read(tmp_path: Path)
     store.shutdown()
 
 
-def test_light_queues_by_topic(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_light_queues_by_topic(store: MessageStore) -> None:
     queue = lite_queue("P", "a")
     put_ok(store, [b"x"], "P", light_queues=(queue,))
     assert (store.light_names(), store.light_of("P"), store.light_of("Q")) == ([queue], [queue], [])
     store.shutdown()
 
 
-def test_a_fenced_store_is_not_writeable(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_a_fenced_store_is_not_writeable(store: MessageStore) -> None:
     assert store.writeable
     store.fence("a test")
     assert not store.writeable

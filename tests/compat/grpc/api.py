@@ -2,6 +2,7 @@
 
 import uuid
 from typing import Any, Never
+from weakref import WeakSet
 
 import grpc
 import grpc.aio
@@ -12,6 +13,7 @@ from duolog_server.serve.server import Node
 QUEUES = 2
 SHORT_POLL_MS = 500
 CALL_SECONDS = 30.0
+OPENED: "WeakSet[Api]" = WeakSet()
 
 
 class Api:
@@ -24,6 +26,7 @@ class Api:
         self.metadata = [(name.replace("_", "-"), value) for name, value in headers.items()]
         if client_id:
             self.metadata.append(("x-mq-client-id", client_id))
+        OPENED.add(self)
 
     def dial(self, endpoint: str) -> grpc.aio.Channel:
         return grpc.aio.insecure_channel(endpoint)
@@ -101,6 +104,13 @@ class Api:
         )
         request.invisible_duration.FromMilliseconds(ms)
         return await self.call("ChangeInvisibleDuration", request)
+
+
+async def close_all() -> None:
+    """Close the clients that a test opened."""
+    for api in list(OPENED):
+        await api.close()
+    OPENED.clear()
 
 
 class LocalCall:

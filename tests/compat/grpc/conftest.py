@@ -7,7 +7,7 @@ import duolog
 import pytest
 
 from duolog_server.serve.server import Node
-from tests.compat.grpc.api import QUEUES, Api
+from tests.compat.grpc.api import QUEUES, Api, close_all
 from tests.node.replicas import start_groups
 from tests.nodefixtures import StartNode
 
@@ -23,11 +23,16 @@ async def node(start_node: StartNode) -> Node:
     return made
 
 
+@pytest.fixture(autouse=True)
+async def clients_end_with_their_test(start_node: StartNode) -> AsyncIterator[None]:
+    """Before the nodes do."""
+    yield
+    await close_all()
+
+
 @pytest.fixture
-async def api(node: Node) -> AsyncIterator[Api]:
-    made = Api(node)
-    yield made
-    await made.close()
+async def api(node: Node) -> Api:
+    return Api(node)
 
 
 @pytest.fixture

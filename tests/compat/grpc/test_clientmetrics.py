@@ -26,6 +26,7 @@ from duolog_server.node.metrics.table import METRICS
 from duolog_server.node.runtime.config import Config, ConfigError
 from tests.compat.grpc.users import headers
 from tests.keyfiles import access_files
+from tests.known import known
 from tests.node.metrics.test_figures import of
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
@@ -156,9 +157,7 @@ def _hostile() -> otlp.ExportMetricsServiceRequest:
     return request
 
 
-async def test_numbers_and_labels_that_clients_cannot_mean_are_refused(
-    start_node: StartNode,
-) -> None:
+async def test_numbers_and_labels_that_cannot_be_meant_are_refused(start_node: StartNode) -> None:
     node = await start_node(**MEASURED)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
         export = _stub(channel).Export
@@ -171,8 +170,7 @@ async def test_numbers_and_labels_that_clients_cannot_mean_are_refused(
             for name, text in {**ATTRIBUTES, "invocation_status": status}.items():
                 point.attributes.add(key=name).value.string_value = text
         assert (await export(good)).partial_success.rejected_data_points == 4
-    measures = broker_of(node).measures
-    assert measures is not None
+    measures = known(broker_of(node).measures)
     assert [labels[2] for _, labels, _ in measures.histograms()] == ["success", "failure"]
 
 
@@ -206,8 +204,7 @@ async def test_what_a_client_tells_as_new_is_added(start_node: StartNode) -> Non
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
         for _ in range(3):
             await _stub(channel).Export(request)
-    measures = broker_of(node).measures
-    assert measures is not None
+    measures = known(broker_of(node).measures)
     assert [(one.counts, one.sum) for _, _, one in measures.histograms()] == [([3, 6], 9)]
 
 
@@ -256,8 +253,7 @@ async def test_with_users_a_series_needs_the_rights_to_its_group_and_topic(
     assert not_there.partial_success.rejected_data_points == 1  # it could name thousands of them
     assert no_group.partial_success.rejected_data_points == 1
     assert sends.partial_success.rejected_data_points == 1  # she may not send to the topic
-    measures = broker_of(node).measures
-    assert measures is not None
+    measures = known(broker_of(node).measures)
     assert [labels for _, labels, _ in measures.gauges()] == [("T", "g"), ("mine", "mine")]
     await until(lambda: broker_of(node).status()["audit_waiting"] == 0)
     rows = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]

@@ -6,6 +6,7 @@ import pytest
 
 from duolog_server.compat.grpc.relay import clients as module
 from duolog_server.compat.grpc.relay.clients import Clients
+from tests.known import known
 
 
 @pytest.fixture
@@ -36,8 +37,7 @@ async def test_silent_clients_are_gone(
         clients.saw(name)
     clients.saw("b")
     for name in ("a", "c"):
-        found = clients.find(name)
-        assert found is not None
+        found = known(clients.find(name))
         found.seen -= module.SILENT_SECONDS + 1
     running = asyncio.create_task(clients.run())
     for _ in range(3):

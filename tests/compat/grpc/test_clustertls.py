@@ -14,6 +14,7 @@ from duolog_server.demo.certificates import Authority, Issued
 from duolog_server.node.runtime import certificates
 from duolog_server.serve.server import Node
 from tests.compat.grpc.api import Api, message
+from tests.known import known
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
 from tests.nodefixtures import StartNode
 from tests.until import until
@@ -58,8 +59,5 @@ async def test_calls_are_forwarded_with_tls_and_after_certificates_were_replaced
     assert (await api.send(message(b"y"))).status.code == Code.OK  # by its open connection
     later = SecuredApi(slave, authority, own)
     assert (await later.receive("g", timeout=WAIT_SECONDS)).bodies == [b"y"]
-    assert slave.rocketmq is not None
-    ((_, credentials), _) = slave.rocketmq.forwarder._channels["broker-a"]
+    ((_, credentials), _) = known(slave.rocketmq).forwarder._channels["broker-a"]
     assert credentials is broker_of(slave).peers.credentials()
-    await api.close()
-    await later.close()

@@ -9,6 +9,7 @@ from duolog_server.compat.grpc.words.stubs import definition, service
 from duolog_server.serve.server import Node
 from duolog_server.store.record import SENT_PROPERTIES_BYTES_MAX
 from tests.compat.grpc.api import Api, message, resource
+from tests.node.replicas import broker_of
 
 Code, Kind = definition.Code, definition.MessageType
 assert 2 * PROPERTIES_BYTES_MAX > SENT_PROPERTIES_BYTES_MAX > 1.5 * PROPERTIES_BYTES_MAX
@@ -18,21 +19,19 @@ assert 2 * PROPERTIES_BYTES_MAX > SENT_PROPERTIES_BYTES_MAX > 1.5 * PROPERTIES_B
 async def test_what_the_node_takes_it_delivers_and_the_rest_is_refused_at_once(
     node: Node, api: Api, kind: Any
 ) -> None:
-    assert node.broker is not None
 
     def sized(size: int) -> Any:
         how: dict[str, Any] = {"message_type": kind, "tag": "t", "keys": ["k"]}
         if kind == Kind.FIFO:
             how["message_group"] = "m" * 63
         if kind == Kind.DELAY:
-            assert node.broker is not None
-            how["delivery_ms"] = node.broker.times.wall_ms() + 200
+            how["delivery_ms"] = broker_of(node).times.wall_ms() + 200
         return message(b"x", properties={"p": "v" * (size - 3)}, **how)
 
     for several in ([sized(PROPERTIES_BYTES_MAX + 1)], [sized(9), sized(PROPERTIES_BYTES_MAX + 1)]):
         refused = await api.send(*several)
         assert refused.status.code == Code.MESSAGE_PROPERTIES_TOO_LARGE
-        assert node.broker.store.queue_range("T", 0)[1] == 0
+        assert broker_of(node).store.queue_range("T", 0)[1] == 0
     sent = await api.send(sized(PROPERTIES_BYTES_MAX))
     assert sent.status.code == Code.OK
     if kind == Kind.TRANSACTION:

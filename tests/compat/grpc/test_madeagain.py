@@ -21,6 +21,7 @@ from duolog_server.store.clocks import MonoMs
 from duolog_server.store.delay import SCHEDULE_TOPIC
 from duolog_server.store.metadata import Metadata, Snapshot
 from tests.compat.grpc.api import Api
+from tests.known import known
 from tests.node.replicas import WAIT_SECONDS, broker_of
 from tests.nodefixtures import StartNode
 from tests.until import until
@@ -57,9 +58,7 @@ async def consumed(client: duolog.Client, group: str, count: int, **how: Any) ->
     bodies: list[bytes] = []
     async with client.consumer(group, "T", **how) as consumer:
         while len(bodies) < count:
-            message = await consumer.get(WAIT_SECONDS)
-            assert message is not None
-            bodies.append(message.body)
+            bodies.append(known(await consumer.get(WAIT_SECONDS)).body)
         while (message := await consumer.get(0.2)) is not None:
             bodies.append(message.body)
     return bodies
@@ -75,8 +74,7 @@ async def leave_all_kinds(node: Node, client: duolog.Client, api: Api) -> duolog
         await api.change("pops", handle, 50)
         await stored(node, "%RETRY%pops_T", 1)
         async with client.consumer("sdk", "T") as consumer:
-            message = await consumer.get(WAIT_SECONDS)
-            assert message is not None
+            message = known(await consumer.get(WAIT_SECONDS))
             await consumer.send_back(message, delay_level=1)
             await stored(node, "%RETRY%sdk", 1)  # it is back, and read by nobody
             await consumer.send_back(message, delay_level=2)
@@ -121,7 +119,6 @@ async def test_a_topic_that_is_made_again_gets_nothing_that_waited_for_the_delet
             await client.transactions("tx").commit(half)
         for topic, queue in ((SCHEDULE_TOPIC, 1), (TIMER_TOPIC, 0)):
             assert broker.store.queue_range(topic, queue)[1] >= 2
-    await api.close()
 
 
 async def test_many_half_messages_of_a_deleted_topic_are_told_without_comparing_each_with_all(
@@ -177,8 +174,7 @@ async def test_a_group_that_is_made_again_gets_no_retries_of_the_deleted_one(
             await client.admin.put_group(group, retry_times=9)
         async with client.consumer("sdk", "T") as consumer:
             for _ in range(2):  # once more when it came back
-                message = await consumer.get(WAIT_SECONDS)
-                assert message is not None
+                message = known(await consumer.get(WAIT_SECONDS))
                 await consumer.send_back(message)
         (handle,) = (await api.receive("pops", poll_ms=5000)).handles
         await api.change("pops", handle, 50)
@@ -200,7 +196,6 @@ async def test_a_group_that_is_made_again_gets_no_retries_of_the_deleted_one(
             await client.admin.reset_group("sdk", topic)
         assert await consumed(client, "sdk", 2) == [b"old", b"new"]
         await stored(node, "%RETRY%sdk", 1)  # what was on its way is not delivered either
-    await api.close()
 
 
 async def dead_letters(client: duolog.Client, group: str) -> list[bytes]:

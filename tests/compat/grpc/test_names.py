@@ -63,4 +63,3 @@ async def test_no_name_leaves_the_store_or_ends_in_an_internal_error(
     assert {key: code for key, code in found.items() if code in _FAULTS} == {}
     assert not broker_of(node).failed.is_set()
     check_files(tmp_path)
-    await api.close()

@@ -38,9 +38,7 @@ async def test_a_forged_address_escapes_no_quota(node: Node, api: Api) -> None:
     assert codes == [Code.OK, Code.TOO_MANY_REQUESTS]
 
 
-async def test_a_stream_with_a_forged_address_counts_where_it_comes_from(
-    node: Node, api: Api
-) -> None:
+async def test_a_forged_address_counts_where_its_stream_comes_from(node: Node, api: Api) -> None:
     broker_of(node).advertised = ELSEWHERE
     connections = broker_of(node).core.throttle.connections
     forger = forging(node, "10.0.0.1")
@@ -55,9 +53,7 @@ async def test_a_stream_with_a_forged_address_counts_where_it_comes_from(
     await forger.close()
 
 
-async def test_what_a_node_says_of_a_client_is_believed(
-    start_node: StartNode, tmp_path: Path
-) -> None:
+async def test_a_node_is_believed_about_its_client(start_node: StartNode, tmp_path: Path) -> None:
     group = Group(start_node, tmp_path)
     master = await group.start_master("ASYNC_MASTER")
     slave = await group.start_slave()

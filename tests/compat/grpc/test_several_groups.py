@@ -32,16 +32,13 @@ async def test_a_route_has_the_queues_of_all_groups(nodes: dict[str, Node]) -> N
         await api.close()
 
 
-async def test_a_topic_of_one_group_is_found_by_nodes_of_the_other(
-    nodes: dict[str, Node],
-) -> None:
+async def test_a_topic_of_one_group_is_found_by_nodes_of_the_other(nodes: dict[str, Node]) -> None:
     await broker_of(nodes["broker-b"]).metadata.put_topic(
         broker_of(nodes["broker-b"]).metadata.new_topic("only-b", 1, 6)
     )
     api = Api(nodes["broker-a"])
     route = await api.route("only-b")
     assert [queue.broker.name for queue in route.message_queues] == ["broker-b"]
-    await api.close()
 
 
 async def test_a_group_whose_nodes_are_gone_is_left_out(nodes: dict[str, Node]) -> None:
@@ -51,7 +48,6 @@ async def test_a_group_whose_nodes_are_gone_is_left_out(nodes: dict[str, Node]) 
     route = await api.route("T")
     assert {queue.broker.name for queue in route.message_queues} == {"broker-a"}
     assert time.monotonic() - began < 10  # of the 30 s that the call has
-    await api.close()
 
 
 async def test_receipt_handles_lead_to_their_replica_group(nodes: dict[str, Node]) -> None:
@@ -98,4 +94,3 @@ async def test_receipt_handles_lead_to_their_replica_group(nodes: dict[str, Node
     store = broker_of(nodes["broker-b"]).store
     await until(lambda: sum(store.queue_range("T", queue)[1] for queue in (0, 1)) == 2)
     await here.close()
-    await there.close()

@@ -19,6 +19,7 @@ from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.mappedfile import MappedFile
 from tests.compat.hawire.slave import Copy, Slave, connected
+from tests.known import known
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, log_bytes
 from tests.nodefixtures import SMALL_STORE, StartNode
 from tests.scraping import scraped
@@ -108,8 +109,7 @@ async def test_status_and_metrics_show_it(start_node: StartNode) -> None:
         assert (row.state, row.lag_bytes, row.lag_ms, row.reason) == ("TRANSFER", 0, 0, "")
         assert row.received_offset == broker_of(node).store.log.max_offset
         assert 0 <= broker_of(node).times.wall_ms() - row.since_ms < 60_000
-        assert node.metrics is not None
-        found = await scraped(node.metrics.port)
+        found = await scraped(known(node.metrics).port)
         assert found.value("duolog_rocketmq_slaves", address="127.0.0.1") == 1
         assert found.value("duolog_rocketmq_slave_lag_bytes", address="127.0.0.1") == 0
         assert found.value("duolog_rocketmq_slave_lag_seconds", address="127.0.0.1") == 0
@@ -123,8 +123,7 @@ async def test_a_slave_counts_for_no_put(start_node: StartNode) -> None:
         ha={"listen": free_endpoint(), "slave_timeout": 50},
         broker_role="SYNC_MASTER",
     )
-    master = broker_of(node).replication.master
-    assert master is not None
+    master = known(broker_of(node).replication.master)
     async with connected(port_of(node).port, Copy(SEGMENT)) as slave:
         slave.say(0)
         following = [ConnectionState.TRANSFER]

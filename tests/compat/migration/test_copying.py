@@ -118,9 +118,7 @@ def test_what_was_not_whole_is_asked_for_again(store: MessageStore, log: bytes) 
     assert copy.end > 0
 
 
-def test_what_is_asked_for_is_repeated_until_something_comes(
-    store: MessageStore, log: bytes
-) -> None:
+def test_what_is_asked_for_is_repeated_until_bytes_come(store: MessageStore, log: bytes) -> None:
     copy = LogCopy(store)
     assert copy.ask(0) == copy.report == 1, "0 would be taken for a wish: the last segment alone"
     copy.take([Frame(1, log[1:9000])])

@@ -41,6 +41,7 @@ from duolog_server.store.metadata import Metadata
 from duolog_server.store.osdisk import OsDisk
 from tests.compat.migration.conftest import WAIT_SECONDS, Opened, config_of, sizes
 from tests.compat.migration.master import HandMaster, copied, serving
+from tests.known import known
 from tests.node.replicas import Elected, broker_of, log_bytes
 from tests.nodefixtures import StartNode
 from tests.until import until
@@ -50,8 +51,7 @@ QUICK = Patience(pause=0.01, look=0.01)
 
 
 def _saved(tmp_path: Path) -> Following:
-    found = states.load(OsDisk(tmp_path / "copy"))
-    assert found is not None
+    found = known(states.load(OsDisk(tmp_path / "copy")))
     return found
 
 
@@ -243,9 +243,7 @@ async def test_a_broker_whose_log_does_not_come_is_not_frozen(tmp_path: Path, lo
     assert _saved(tmp_path).state is State.FOLLOWING
 
 
-async def test_another_broker_is_not_cut_over_from(
-    tmp_path: Path, followed: Opened, log: bytes
-) -> None:
+async def test_another_broker_is_not_cut_over(tmp_path: Path, followed: Opened, log: bytes) -> None:
     """It has the address since the copy was connected."""
     async with serving(HandMaster(log)) as master, followed(master) as follower:
         await _caught_up(follower, master)
@@ -405,9 +403,7 @@ async def test_tables_are_taken_once_where_the_copy_still_grows() -> None:
 # -- before the broker is frozen -------------------------------------------------------------------
 
 
-async def test_a_copy_that_is_complete_is_cut_over_without_a_pause(
-    tmp_path: Path, log: bytes
-) -> None:
+async def test_a_complete_copy_is_cut_over_without_a_pause(tmp_path: Path, log: bytes) -> None:
     """A broker that an earlier attempt has frozen waits as well."""
     hour = Patience(catch_up=3600, pause=3600, look=0.01)
     async with serving(HandMaster(log)) as master, asyncio.timeout(WAIT_SECONDS):
@@ -449,9 +445,7 @@ async def test_a_broker_that_stores_nothing_is_asked_once_where_its_log_ends(
         assert master.called[frozen:].count(RequestCode.GET_BROKER_RUNTIME_INFO) == 1
 
 
-async def test_a_broker_that_is_frozen_already_is_not_told_again(
-    tmp_path: Path, log: bytes
-) -> None:
+async def test_a_broker_that_is_frozen_is_not_told_again(tmp_path: Path, log: bytes) -> None:
     async with serving(HandMaster(log)) as master:
         made = Following(master.address, master.ha, "broker-a")
         before = {key: master.settings[key] for key in FROZEN}
@@ -490,8 +484,7 @@ async def test_a_cutover_that_is_stopped_lets_the_broker_go_on(
         with pytest.raises(CutoverStopped, match="it was stopped; the broker stores messages agai"):
             await work
         assert {key: master.settings[key] for key in FROZEN} == before
-    found = states.load(OsDisk(tmp_path))
-    assert found is not None
+    found = known(states.load(OsDisk(tmp_path)))
     assert (found.state, dict(found.saved)) == (State.FOLLOWING, {})
 
 
@@ -513,8 +506,7 @@ async def test_a_cutover_that_is_stopped_is_not_tried_again_where_the_broker_is_
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(CutoverStopped, match=r"did not take the setting .* \(it is away\)"):
             await work
-    found = states.load(OsDisk(tmp_path))
-    assert found is not None
+    found = known(states.load(OsDisk(tmp_path)))
     assert (found.state, found.reason) == (State.CUTTING, GIVEN_UP)
     assert found.saved.keys() == FROZEN.keys()
 
@@ -554,8 +546,7 @@ async def test_a_signal_at_the_promotion_ends_the_program(
         source = Source(master.address)
         with pytest.raises(PromotedAndStopped, match=f"promoted at offset {len(log)}"):
             await cut_over(config_of(tmp_path), source, lambda text: None, QUICK)
-    found = states.load(OsDisk(tmp_path))
-    assert found is not None
+    found = known(states.load(OsDisk(tmp_path)))
     assert found.state is State.PROMOTED
 
 
@@ -577,8 +568,7 @@ async def test_a_cutover_that_goes_back_is_not_stopped_on_that_way(
         with pytest.raises(CutoverStopped, match=r"a put has held.*stores messages again"):
             await cut_over(config_of(tmp_path), source, lambda text: None, patience)
         assert {key: master.settings[key] for key in FROZEN} == before
-    found = states.load(OsDisk(tmp_path))
-    assert found is not None
+    found = known(states.load(OsDisk(tmp_path)))
     assert found.state is State.FOLLOWING
 
 
@@ -809,9 +799,7 @@ async def test_a_retry_that_is_killed_in_its_recovery_has_left_its_mark(
 BY_HAND = {"brokerRole": "SYNC_MASTER"}  # the operator has not thought of brokerPermission
 
 
-async def test_a_broker_that_was_restored_by_hand_is_cut_over_anew(
-    tmp_path: Path, log: bytes
-) -> None:
+async def test_a_broker_restored_by_hand_is_cut_over_anew(tmp_path: Path, log: bytes) -> None:
     """What was set there by hand is what it gets back, and producers are not left out."""
     said, config = list[str](), config_of(tmp_path / "copy")
     async with serving(HandMaster(log[:9000])) as master:
@@ -837,9 +825,7 @@ async def test_an_abort_leaves_what_was_restored_by_hand(tmp_path: Path, log: by
 
 
 @pytest.mark.usefixtures("heeded")
-async def test_a_retry_that_is_stopped_early_is_not_gone_on_with(
-    tmp_path: Path, log: bytes
-) -> None:
+async def test_a_retry_that_is_stopped_early_is_given_up(tmp_path: Path, log: bytes) -> None:
     async with serving(Stalling(log)) as master:
         assert isinstance(master, Stalling)
         _left_cutting(tmp_path / "copy", master)

@@ -28,9 +28,7 @@ async def _master(
     return server, f"127.0.0.1:{server.sockets[0].getsockname()[1]}", ended
 
 
-async def test_reports_are_repeated_and_silence_ends_the_link(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_reports_repeat_and_silence_ends_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "REPORT_SECONDS", 0.01)
     said: list[bytes] = []
     server, address, ended = await _master(said)

@@ -104,9 +104,7 @@ async def test_a_table_that_only_one_reader_takes_is_told() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"brokerAddrTable":1}', b"{"])
-async def test_an_answer_of_another_form_is_told(
-    body: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_odd_answer_is_told(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HandMaster, "_body", lambda self, code: body)
     async with serving(HandMaster(b"")) as master:
         with pytest.raises(BadAnswer):

@@ -18,6 +18,7 @@ from duolog_server.compat.remoting.codec.headers import SHORT_NAMES
 from duolog_server.serve.server import Node
 from duolog_server.store.commitlog import read_record
 from duolog_server.store.record import Record
+from tests.known import known
 
 WAIT_SECONDS = 10.0
 SENT_ONLY = frozenset(
@@ -196,9 +197,8 @@ async def connected(
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Remoting]:
     """A client of a node."""
-    assert node.remoting is not None
     host = node.config.remoting.listen.rpartition(":")[0]
-    reader, writer = await asyncio.open_connection(host, node.remoting.port, ssl=tls)
+    reader, writer = await asyncio.open_connection(host, known(node.remoting).port, ssl=tls)
     made = Remoting(reader, writer, form, sign)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(made.read())

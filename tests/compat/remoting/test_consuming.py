@@ -22,8 +22,9 @@ from duolog_server.serve.server import Node
 from duolog_server.store.offsets import QueueOffset
 from tests.compat.remoting.client import Remoting, connected, records
 from tests.compat.remoting.forged import forged
-
-COMMITTED_SECONDS_MAX = 10.0
+from tests.known import known
+from tests.node.replicas import broker_of
+from tests.until import until
 
 
 async def filled(remoting: Remoting, count: int, tags: tuple[str, ...] = ("red",)) -> None:
@@ -56,15 +57,12 @@ async def test_a_pull_gets_the_bytes_of_the_log(node: Node, form: Serialization)
     read = records(found.body)
     assert [one.queue_offset for one in read] == [1, 2, 3, 4, 5, 6]
     assert read[0].body == b"body1"
-    assert node.broker is not None
-    log = node.broker.store.log
+    log = broker_of(node).store.log
     raw = [log.get_data(one.physical_offset)[: one.size].tobytes() for one in read]
     assert b"".join(raw) == found.body
 
 
-async def test_records_are_found_across_the_files_of_the_log(
-    node: Node, remoting: Remoting
-) -> None:
+async def test_records_are_found_across_files_of_the_log(node: Node, remoting: Remoting) -> None:
     size = 60_000
     for k in range(40):  # of 1 MiB each
         await remoting.send("T", bytes([k]) * size)
@@ -99,16 +97,12 @@ async def test_a_pull_before_the_beginning_is_sent_there(remoting: Remoting, cou
     assert (found.fields["nextBeginOffset"], found.fields["maxOffset"]) == ("0", str(count))
 
 
-async def test_an_asterisk_beside_other_tags_is_a_tag(remoting: Remoting) -> None:
-    await filled(remoting, 3, ("red", "blue", "*"))
-    await reads(remoting, "red || *")
-    found = await remoting.pull("g", "T", 0)
-    assert [one.body for one in records(found.body)] == [b"body0", b"body2"]
-
-
-async def test_a_tag_selects(remoting: Remoting) -> None:
-    await filled(remoting, 6, ("red", "blue", "green"))
-    await reads(remoting, "red || green")
+@pytest.mark.parametrize("third", ["green", "*"])
+async def test_tags_select_and_an_asterisk_beside_others_is_one(
+    remoting: Remoting, third: str
+) -> None:
+    await filled(remoting, 6, ("red", "blue", third))
+    await reads(remoting, f"red || {third}")
     found = await remoting.pull("g", "T", 0)
     assert [one.body for one in records(found.body)] == [b"body0", b"body2", b"body3", b"body5"]
     assert found.fields["nextBeginOffset"] == "6"
@@ -186,17 +180,12 @@ async def test_places_that_do_not_exist_are_refused(remoting: Remoting) -> None:
 
 async def test_a_held_pull_ends_with_its_connection(node: Node, remoting: Remoting) -> None:
     await filled(remoting, 1)
-    assert node.broker is not None
     async with connected(node) as other:
         await reads(other)
         other.pull("g", "T", 1, wait_ms=20_000)
-        async with asyncio.timeout(10):
-            while not node.broker.waiting_calls.count:
-                await asyncio.sleep(0.01)
-    async with asyncio.timeout(10):
-        while node.broker.waiting_calls.count:
-            await asyncio.sleep(0.01)
-    assert len(node.broker.log.board) == 0
+        await until(lambda: broker_of(node).waiting_calls.count)
+    await until(lambda: not broker_of(node).waiting_calls.count)
+    assert len(broker_of(node).log.board) == 0
 
 
 async def test_an_expression_of_a_pull_has_a_limit(remoting: Remoting) -> None:
@@ -214,8 +203,7 @@ async def test_messages_count_for_groups_that_exist(node: Node, remoting: Remoti
     await reads(remoting)
     for group in ("g", "nobody", "x" * 1000):
         await remoting.pull(group, "T", 0, sysFlag=4, subscription="*")
-    assert node.broker is not None
-    counted = node.broker.core.traffic.delivered.table
+    counted = broker_of(node).core.traffic.delivered.table
     assert {group: flow.messages for (_, group, _), flow in counted.items()} == {"g": 1, "": 2}
 
 
@@ -224,8 +212,7 @@ async def test_answers_that_were_taken_hold_no_memory(node: Node, remoting: Remo
     await reads(remoting)
     for _ in range(5):
         await remoting.pull("g", "T", 0)
-    assert node.broker is not None
-    assert node.broker.untaken.held_bytes == 0
+    assert broker_of(node).untaken.held_bytes == 0
 
 
 # -- offsets -----------------------------------------------------------------------------------
@@ -305,10 +292,7 @@ async def test_a_commit_is_known_at_once_and_stored_soon(node: Node, remoting: R
     remoting.oneway(RequestCode.UPDATE_CONSUMER_OFFSET, update)
     query = RequestCode.QUERY_CONSUMER_OFFSET
     assert await offset(remoting, query, consumerGroup="g") == (0, 2)
-    assert node.broker is not None
-    async with asyncio.timeout(COMMITTED_SECONDS_MAX):
-        while node.broker.metadata.tables.committed("g", "T", 0) != 2:
-            await asyncio.sleep(0.02)
+    await until(lambda: broker_of(node).metadata.tables.committed("g", "T", 0) == 2)
     assert await offset(remoting, query, consumerGroup="g") == (0, 2)
 
 
@@ -317,8 +301,7 @@ async def test_a_commit_to_a_deleted_group_is_not_one_to_the_next_of_its_name(
 ) -> None:
     await filled(remoting, 3)
     await reads(remoting)
-    assert node.broker is not None
-    metadata, offsets = node.broker.metadata, {"consumerGroup": "g", "topic": "T", "queueId": 0}
+    metadata, offsets = broker_of(node).metadata, {"consumerGroup": "g", "topic": "T", "queueId": 0}
     await remoting.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**offsets, "commitOffset": 2})
     await metadata.delete_group("g")
     await metadata.ensure_group("g")
@@ -338,11 +321,8 @@ async def test_many_commits_at_once_are_stored(node: Node, remoting: Remoting) -
         for queue_id in range(1024):
             fields = {**update, "topic": topic, "queueId": queue_id}
             remoting.oneway(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
-    assert node.broker is not None
-    tables = node.broker.metadata.tables
-    async with asyncio.timeout(COMMITTED_SECONDS_MAX):
-        while tables.committed("g", topics[-1], 1023) != 1 << 60:
-            await asyncio.sleep(0.02)
+    tables = broker_of(node).metadata.tables
+    await until(lambda: tables.committed("g", topics[-1], 1023) == 1 << 60)
     for topic in topics:
         assert {tables.committed("g", topic, queue_id) for queue_id in range(1024)} == {1 << 60}
 
@@ -374,16 +354,13 @@ async def test_a_pull_commits_as_well(remoting: Remoting) -> None:
     assert await offset(remoting, query, consumerGroup="g") == (0, 1)
 
 
-async def test_a_commit_of_the_last_moment_is_stored_before_the_end(
-    node: Node, remoting: Remoting
-) -> None:
+async def test_the_last_commits_are_stored_before_the_end(node: Node, remoting: Remoting) -> None:
     await filled(remoting, 3)
     await reads(remoting)
     update = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 3}
     assert (await remoting.ask(RequestCode.UPDATE_CONSUMER_OFFSET, update)).code == 0
     await node.stop()
-    assert node.broker is not None
-    assert node.broker.metadata.tables.committed("g", "T", 0) == 3
+    assert broker_of(node).metadata.tables.committed("g", "T", 0) == 3
 
 
 async def test_a_commit_needs_a_group_and_a_queue(remoting: Remoting) -> None:
@@ -417,9 +394,8 @@ async def told(remoting: Remoting) -> str:
 async def test_a_heartbeat_makes_group_and_retry_topic(node: Node, remoting: Remoting) -> None:
     answer = await remoting.beat("c", "g", "T")
     assert (answer.code, answer.version) == (0, 409)
-    assert node.broker is not None
-    assert node.broker.metadata.has_group("g")
-    assert node.broker.metadata.topics["%RETRY%g"].queues == 1
+    assert broker_of(node).metadata.has_group("g")
+    assert broker_of(node).metadata.topics["%RETRY%g"].queues == 1
 
 
 async def test_members_hear_of_each_other(node: Node, remoting: Remoting) -> None:
@@ -462,11 +438,9 @@ async def test_long_requests_are_served_one_at_a_time_and_only_so_many_wait(
     monkeypatch.setattr(service, "LONG_MAX", 4)
     body = json.dumps({**said, "unknown": "x" * service.LONG_BYTES}).encode()
     assert (await remoting.ask(code, body=body)).code == ResponseCode.SUCCESS
-    assert node.remoting is not None
-    assert node._remoting_service is not None
-    (peer,) = node.remoting._connections
+    (peer,) = known(node.remoting)._connections
     assert isinstance(peer, Connection)
-    begun = [node._remoting_service.serve(peer, Command(code, body=body)) for _ in range(10)]
+    begun = [known(node._remoting_service).serve(peer, Command(code, body=body)) for _ in range(10)]
     waiting = [one for one in begun if not isinstance(one, Command)]
     answers = await asyncio.gather(*waiting, return_exceptions=True)
     served = [one for one in answers if isinstance(one, Command)]
@@ -481,10 +455,9 @@ async def test_long_requests_that_never_begin_wait_for_no_turn(
 ) -> None:
     monkeypatch.setattr(service, "LONG_MAX", 1)
     monkeypatch.setattr(service, "LONG_BYTES", 16)
-    assert node.remoting is not None
     assert node._remoting_service is not None
     assert (await remoting.beat("c", "g", "T")).code == ResponseCode.SUCCESS
-    (peer,) = node.remoting._connections
+    (peer,) = known(node.remoting)._connections
     assert isinstance(peer, Connection)
     for _ in range(3):
         begun = node._remoting_service.serve(peer, Command(RequestCode.HEART_BEAT, body=b" " * 17))
@@ -509,9 +482,7 @@ async def test_members_are_told_a_few_times_a_second_of_one_that_comes_and_leave
         count = remoting.told.qsize()
         assert 1 <= count <= 8
         monkeypatch.setattr(clients.Clients, "tick", tick)
-        async with asyncio.timeout(COMMITTED_SECONDS_MAX):  # and of the last change
-            while remoting.told.qsize() == count:
-                await asyncio.sleep(0.05)
+        await until(lambda: remoting.told.qsize() > count)  # and of the last change
     assert {remoting.told.get_nowait().fields["consumerGroup"] for _ in range(count)} == {"g"}
 
 
@@ -558,9 +529,7 @@ async def test_a_client_may_leave_right_behind_its_heartbeat(remoting: Remoting)
     assert await members(remoting) == []
 
 
-async def test_members_are_those_of_the_group_for_operators_too(
-    node: Node, remoting: Remoting
-) -> None:
+async def test_members_of_a_group_are_shown_to_operators(node: Node, remoting: Remoting) -> None:
     await remoting.beat("c1", "g", "T")
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
         assert (await client.admin.group("g")).clients == 1
@@ -576,8 +545,7 @@ async def test_a_heartbeat_that_cannot_be_used_is_refused(node: Node, remoting: 
     wrong = await remoting.ask(RequestCode.HEART_BEAT, body=b"{")
     assert wrong.code == ResponseCode.SYSTEM_ERROR
     assert (await remoting.beat("c", "no group", "T")).code == ResponseCode.MESSAGE_ILLEGAL
-    assert node.broker is not None
-    assert not node.broker.metadata.has_group("no group")
+    assert not broker_of(node).metadata.has_group("no group")
 
 
 async def test_an_expression_is_checked_before_it_is_used(remoting: Remoting) -> None:
@@ -591,10 +559,8 @@ async def test_an_expression_is_checked_before_it_is_used(remoting: Remoting) ->
 
 
 async def back(remoting: Remoting, node: Node, **more: object) -> int:
-    assert node.broker is not None
-    await node.broker.log.caught_up()
-    record = node.broker.store.record_at("T", 0, QueueOffset(0))
-    assert record is not None
+    await broker_of(node).log.caught_up()
+    record = known(broker_of(node).store.record_at("T", 0, QueueOffset(0)))
     fields = {"offset": record.physical_offset, "group": "g", "delayLevel": 0, **more}
     return (await remoting.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code
 
@@ -603,35 +569,22 @@ async def test_a_message_sent_back_comes_again_later(node: Node, remoting: Remot
     await filled(remoting, 1)
     await reads(remoting)
     assert await back(remoting, node, maxReconsumeTimes=16) == 0
-    assert node.broker is not None
-    await node.broker.log.caught_up()
-    again = node.broker.store.record_at("SCHEDULE_TOPIC_XXXX", 2, QueueOffset(0))
-    assert again is not None
+    await broker_of(node).log.caught_up()
+    again = known(broker_of(node).store.record_at("SCHEDULE_TOPIC_XXXX", 2, QueueOffset(0)))
     assert again.properties["REAL_TOPIC"] == "%RETRY%g"
     assert again.properties["RETRY_TOPIC"] == "T"
     assert again.reconsume_times == 1
 
 
 async def test_a_message_given_up_is_a_dead_letter(node: Node, remoting: Remoting) -> None:
+    """Also where its group gives no further attempt."""
     await filled(remoting, 1)
     await reads(remoting)
-    assert await back(remoting, node, delayLevel=-1) == 0
-    assert node.broker is not None
-    await node.broker.log.caught_up()
-    dead = node.broker.store.record_at("%DLQ%g", 0, QueueOffset(0))
-    assert dead is not None
-    assert (dead.body, dead.properties["DLQ_ORIGIN_TOPIC"]) == (b"body0", "T")
-
-
-async def test_a_group_may_give_no_further_attempt(node: Node, remoting: Remoting) -> None:
-    await filled(remoting, 1)
-    await reads(remoting)
-    assert await back(remoting, node, maxReconsumeTimes=0) == 0
-    assert node.broker is not None
-    await node.broker.log.caught_up()
-    dead = node.broker.store.record_at("%DLQ%g", 0, QueueOffset(0))
-    assert dead is not None
-    assert dead.body == b"body0"
+    for number, how in enumerate(({"delayLevel": -1}, {"maxReconsumeTimes": 0})):
+        assert await back(remoting, node, **how) == 0
+        await broker_of(node).log.caught_up()
+        dead = known(broker_of(node).store.record_at("%DLQ%g", 0, QueueOffset(number)))
+        assert (dead.body, dead.properties["DLQ_ORIGIN_TOPIC"]) == (b"body0", "T")
 
 
 async def test_only_messages_can_be_sent_back(node: Node, remoting: Remoting) -> None:
@@ -642,16 +595,12 @@ async def test_only_messages_can_be_sent_back(node: Node, remoting: Remoting) ->
     assert await back(remoting, node, offset=3) == ResponseCode.SYSTEM_ERROR
     within = await forged(node, remoting)
     assert await back(remoting, node, offset=within) == ResponseCode.QUERY_NOT_FOUND
-    assert node.broker is not None
-    note = node.broker.store.record_at("DUOLOG_SYS_METADATA", 0, QueueOffset(0))
-    assert note is not None
+    note = known(broker_of(node).store.record_at("DUOLOG_SYS_METADATA", 0, QueueOffset(0)))
     refused = await back(remoting, node, offset=note.physical_offset)
     assert refused == ResponseCode.NO_PERMISSION
 
 
-async def test_a_new_group_has_a_name_that_leaves_room_for_its_retry_topic(
-    remoting: Remoting,
-) -> None:
+async def test_a_new_group_has_room_in_its_name_for_its_retry_topic(remoting: Remoting) -> None:
     assert (await remoting.beat("c", "g" * 120, "T")).code == ResponseCode.SUCCESS
     refused = await remoting.beat("c", "g" * 121, "T")
     assert refused.code != ResponseCode.SUCCESS

@@ -13,6 +13,8 @@ from duolog_server.node.runtime.config import Config, ConfigError
 from duolog_server.serve.server import Node
 from tests.compat.remoting.client import SENT_ONLY, Remoting, connected
 from tests.compat.remoting.requests import WITHOUT_FIELDS
+from tests.known import known
+from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 
 # A stop that waits for no call is over before a held pull ends, and long before the grace of calls.
@@ -41,9 +43,8 @@ async def test_a_route_names_this_node_as_master(node: Node, remoting: Remoting)
     fields = {"topic": "T", "acceptStandardJsonOnly": "true"}
     found = await remoting.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
     route = json.loads(found.body)
-    assert node.remoting is not None
     (broker,) = route["brokerDatas"]
-    assert broker["brokerAddrs"] == {"0": f"127.0.0.1:{node.remoting.port}"}
+    assert broker["brokerAddrs"] == {"0": f"127.0.0.1:{known(node.remoting).port}"}
     assert (broker["brokerName"], broker["cluster"]) == ("broker-a", "DefaultCluster")
     (queues,) = route["queueDatas"]
     assert (queues["readQueueNums"], queues["perm"]) == (4, 6)
@@ -79,13 +80,10 @@ async def test_a_slave_names_its_master(start_node: StartNode) -> None:
     node = await start_node(
         remoting={"listen": free_endpoint()}, ha={"master": "127.0.0.1:1"}, broker_role="SLAVE"
     )
-    assert node.broker is not None
-    assert node.broker.replication.slave is not None
-    node.broker.replication.slave.master_endpoint = "10.0.0.9:8081"
-    assert node.remoting is not None
+    known(broker_of(node).replication.slave).master_endpoint = "10.0.0.9:8081"
     async with connected(node) as client:
         found = await client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
-    port = node.remoting.port
+    port = known(node.remoting).port
     assert f'{{0:"10.0.0.9:{port}",1:"127.0.0.1:{port}"}}'.encode() in found.body
 
 
@@ -133,7 +131,6 @@ async def test_connections_have_a_limit(start_node: StartNode) -> None:
     node = await start_node(
         remoting={"listen": free_endpoint()}, limits={"connections_per_address_max": 8}
     )
-    assert node.remoting is not None
     async with asyncio.TaskGroup() as tasks:
         inside: list[asyncio.Event] = []
         leave = asyncio.Event()
@@ -152,24 +149,22 @@ async def test_connections_have_a_limit(start_node: StartNode) -> None:
             async with asyncio.timeout(60):
                 await over.ended.wait()
         leave.set()
-    assert node.remoting.refused == 1
+    assert known(node.remoting).refused == 1
 
 
 async def test_a_node_does_not_wait_for_held_pulls_at_its_end(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("duolog_server.serve.server.GRACE_SECONDS", GRACE_SECONDS)
-    assert node.broker is not None
     async with connected(node) as client:
         await client.send("T", b"x")
         await client.beat("c", "g", "T")
         client.pull("g", "T", 1, wait_ms=HOLD_MS)
-        while not node.broker.waiting_calls.count:
+        while not broker_of(node).waiting_calls.count:
             await asyncio.sleep(0.01)
         async with asyncio.timeout(STOP_SECONDS_MAX):
             await node.stop()
         async with asyncio.timeout(60):
             await client.ended.wait()
-    assert node.remoting is not None
-    assert node.remoting.connections == 0
-    assert node.remoting.buffered_bytes == 0
+    assert known(node.remoting).connections == 0
+    assert known(node.remoting).buffered_bytes == 0

@@ -15,6 +15,8 @@ from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.record import Host, RecordHeader
 from tests.compat.remoting.client import Remoting, connected, records
 from tests.compat.remoting.forged import forged
+from tests.known import known
+from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 
 # -- queries -----------------------------------------------------------------------------------
@@ -40,8 +42,7 @@ async def test_messages_are_found_by_key_and_id(node: Node, remoting: Remoting) 
     assert await query(remoting, "nothing") == (ResponseCode.QUERY_NOT_FOUND, [])
     assert await query(remoting, "b", endTimestamp=5) == (ResponseCode.QUERY_NOT_FOUND, [])
     assert (await query(remoting, "b", topic="Unknown"))[0] == ResponseCode.TOPIC_NOT_EXIST
-    assert node.broker is not None
-    assert node.broker.untaken.held_bytes == 0
+    assert broker_of(node).untaken.held_bytes == 0
 
 
 async def test_a_message_is_found_by_its_place(node: Node, remoting: Remoting) -> None:
@@ -53,12 +54,10 @@ async def test_a_message_is_found_by_its_place(node: Node, remoting: Remoting) -
         refused = await remoting.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": wrong})
         assert refused.code == ResponseCode.SYSTEM_ERROR
         assert not refused.body
-    assert node.broker is not None
     within = {"offset": await forged(node, remoting)}
     refused = await remoting.ask(RequestCode.VIEW_MESSAGE_BY_ID, within)
     assert (refused.code, refused.body) == (ResponseCode.QUERY_NOT_FOUND, b"")
-    note = node.broker.store.record_at("DUOLOG_SYS_METADATA", 0, QueueOffset(0))
-    assert note is not None
+    note = known(broker_of(node).store.record_at("DUOLOG_SYS_METADATA", 0, QueueOffset(0)))
     fields = {"offset": note.physical_offset}
     refused = await remoting.ask(RequestCode.VIEW_MESSAGE_BY_ID, fields)
     assert refused.code == ResponseCode.NO_PERMISSION
@@ -69,16 +68,14 @@ async def test_ids_of_messages_lead_to_the_remoting_port(
     start_node: StartNode, sealed: bool
 ) -> None:
     node = await start_node(remoting={"listen": free_endpoint()}, enabled_append_prop_crc=sealed)
-    assert node.broker is not None
-    assert node.remoting is not None
     async with connected(node) as remoting:
-        node.broker.metadata.auto_create("T", 1)
+        broker_of(node).metadata.auto_create("T", 1)
         sent = await remoting.send("T", b"one", "KEYS\x01a\x02UNIQ_KEY\x01ID1")
         place = {"offset": int(sent.fields["msgId"][16:], 16)}
         found = records((await remoting.ask(RequestCode.VIEW_MESSAGE_BY_ID, place)).body)
         assert found[0].message_id == sent.fields["msgId"]
         assert (found[0].store_host.address, found[0].store_host.port) == (
-            "127.0.0.1", node.remoting.port,
+            "127.0.0.1", known(node.remoting).port,
         )  # fmt: skip
         assert ("__CRC32#" in found[0].properties) is sealed
 

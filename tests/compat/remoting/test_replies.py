@@ -12,6 +12,7 @@ from duolog_server.demo.ports import free_endpoint
 from duolog_server.serve.server import Node
 from tests.compat.remoting.client import LETTERS, Remoting, connected
 from tests.compat.remoting.test_sending import properties_of, stored
+from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"
@@ -67,9 +68,7 @@ async def test_the_long_names_say_the_same(node: Node, remoting: Remoting) -> No
     assert (await answered).code == ResponseCode.SUCCESS
 
 
-async def test_a_client_that_is_not_here_is_told_to_the_sender(
-    node: Node, remoting: Remoting
-) -> None:
+async def test_a_client_that_is_not_here_is_reported(node: Node, remoting: Remoting) -> None:
     gone = await reply(remoting, "asker")
     assert gone.code == ResponseCode.SYSTEM_ERROR
     assert gone.remark == "push reply message fail, channel of <asker> not found."
@@ -105,8 +104,7 @@ async def test_replies_need_not_be_stored(start_node: StartNode) -> None:
         sent = await answered
         assert sent.code == ResponseCode.SUCCESS
         assert (sent.fields["msgId"], sent.fields["queueOffset"]) == ("0", "0")
-        assert made.broker is not None
-        assert TOPIC not in made.broker.metadata.topics
+        assert TOPIC not in broker_of(made).metadata.topics
 
 
 async def test_the_topic_of_replies_has_a_route_before_the_first(remoting: Remoting) -> None:

@@ -22,16 +22,16 @@ from duolog_server.store.record import Record, parse_message_id
 from duolog_server.store.status import PutMessageStatus
 from tests.compat.remoting.client import LETTERS, Remoting, connected
 from tests.compat.remoting.requests import write_batch
+from tests.known import known
+from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 
 NOT_NOW = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
 async def stored(node: Node, topic: str, queue_id: int = 0, offset: int = 0) -> Record:
-    assert node.broker is not None
-    await node.broker.log.caught_up()
-    found = node.broker.store.record_at(topic, queue_id, QueueOffset(offset))
-    assert found is not None
+    await broker_of(node).log.caught_up()
+    found = known(broker_of(node).store.record_at(topic, queue_id, QueueOffset(offset)))
     return found
 
 
@@ -49,8 +49,7 @@ async def test_a_message_is_stored_as_it_was_sent(node: Node, form: Serializatio
     assert sent.fields["MSG_REGION"] == "DefaultRegion"
     record = await stored(node, "T", 2)
     assert sent.fields["msgId"][16:] == record.message_id[16:]
-    assert node.remoting is not None
-    assert parse_message_id(sent.fields["msgId"])[0].port == node.remoting.port
+    assert parse_message_id(sent.fields["msgId"])[0].port == known(node.remoting).port
     assert (record.body, record.flag) == (b"hello", 5)
     assert properties_of(record) == {"K": "v", "TAGS": "red"}
     assert record.born_time == 1_700_000_000_000
@@ -126,9 +125,8 @@ async def test_delayed_messages_cannot_be_in_a_batch(
     fields = {"a": "p", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 7, "h": 0, "i": ""}
     sent = await remoting.ask(RequestCode.SEND_BATCH_MESSAGE, fields, body)
     assert sent.code == code, sent.remark
-    assert node.broker is not None
-    await node.broker.log.caught_up()
-    assert node.broker.store.queue_range("T", 0)[1] == (2 if code == 0 else 0)
+    await broker_of(node).log.caught_up()
+    assert broker_of(node).store.queue_range("T", 0)[1] == (2 if code == 0 else 0)
 
 
 async def test_a_topic_is_made_by_its_first_message(start_node: StartNode) -> None:
@@ -142,9 +140,8 @@ async def test_a_topic_is_made_by_its_first_message(start_node: StartNode) -> No
         assert (await client.send("New", b"x")).code == ResponseCode.SUCCESS
         assert (await client.send("Wide", b"x", defaultTopicQueueNums=99)).code == 0
         other = await client.send("Other", b"x", defaultTopic="Mine")
-    assert node.broker is not None
-    assert node.broker.metadata.topics["New"].queues == 3
-    assert node.broker.metadata.topics["Wide"].queues == 4
+    assert broker_of(node).metadata.topics["New"].queues == 3
+    assert broker_of(node).metadata.topics["Wide"].queues == 4
     assert other.code == ResponseCode.TOPIC_NOT_EXIST
 
 
@@ -177,11 +174,10 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
 async def test_a_message_that_cannot_be_stored_is_refused(
     node: Node, remoting: Remoting, more: dict[str, Any], code: ResponseCode, remark: str
 ) -> None:
-    assert node.broker is not None
-    before = node.broker.store.max_offset
+    before = broker_of(node).store.max_offset
     refused = await remoting.send(**{"topic": "T", "body": b"x", **more})
     assert (refused.code, remark in refused.remark) == (code, True), refused.remark
-    assert node.broker.store.max_offset == before
+    assert broker_of(node).store.max_offset == before
     assert (await remoting.send("T", b"next")).code == ResponseCode.SUCCESS
 
 
@@ -205,8 +201,7 @@ async def test_a_topic_that_is_not_writable_takes_nothing(node: Node, remoting: 
 async def test_a_delayed_message_waits_where_others_do(
     node: Node, remoting: Remoting, properties: str, kept: str
 ) -> None:
-    assert node.broker is not None
-    later = node.broker.times.wall_ms() + 60_000
+    later = broker_of(node).times.wall_ms() + 60_000
     sent = await remoting.send("T", b"late", properties.format(later=later))
     assert sent.code == ResponseCode.SUCCESS
     record = await stored(node, kept, 2 if kept.startswith("SCHEDULE") else 0)
@@ -249,8 +244,7 @@ async def test_a_message_sent_back_once_too_often_is_a_dead_letter(
 
 
 async def test_only_what_is_stored_counts_as_given_up(node: Node, remoting: Remoting) -> None:
-    assert node.broker is not None
-    given_up = node.broker.core.traffic.dead.table
+    given_up = broker_of(node).core.traffic.dead.table
     late: dict[str, Any] = {"reconsumeTimes": 16, "body": b"four"}
     refused = await remoting.send("%RETRY%nobody", properties="RETRY_TOPIC\x01T", **late)
     assert refused.code == ResponseCode.TOPIC_NOT_EXIST
@@ -304,9 +298,8 @@ def together(remoting: Remoting, *sends: dict[str, Any]) -> "list[asyncio.Future
 async def test_messages_that_come_at_once_are_stored_at_once_and_answered_each(
     node: Node, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert node.broker is not None
     monkeypatch.setattr(connection_protocol, "TURN_SECONDS", inf)  # however slow the machine is
-    log = node.broker.log
+    log = broker_of(node).log
     stored_at_once: list[int] = []
     put_singles = log.put_singles
 
@@ -327,15 +320,12 @@ async def test_messages_that_come_at_once_are_stored_at_once_and_answered_each(
         record = await stored(node, "T", k % 3, k // 3)
         assert (record.body, record.flag, properties_of(record)) == (b"%d" % k, k, {"K": str(k)})
         assert answer.fields["msgId"][16:] == record.message_id[16:]
-    assert node.broker.core.traffic.received.table["T", "normal"].messages == 20
+    assert broker_of(node).core.traffic.received.table["T", "normal"].messages == 20
 
 
-async def test_what_may_not_be_stored_keeps_nothing_else_out(
-    node: Node, remoting: Remoting
-) -> None:
+async def test_what_may_not_be_stored_keeps_no_others_out(node: Node, remoting: Remoting) -> None:
     """Each is answered as if it had come alone, and they are stored in their order."""
-    assert node.broker is not None
-    node.broker.metadata.auto_create("Other", 4)
+    broker_of(node).metadata.auto_create("Other", 4)
     sends: list[dict[str, Any]] = [
         {"body": b"a"},
         {"properties": "K"},
@@ -362,9 +352,8 @@ async def test_what_may_not_be_stored_keeps_nothing_else_out(
 async def test_what_waits_for_its_answer_holds_no_body(
     node: Node, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert node.broker is not None
-    log, safe = node.broker.log, asyncio.get_running_loop().create_future()
-    sends = node.broker.sends
+    log, safe = broker_of(node).log, asyncio.get_running_loop().create_future()
+    sends = broker_of(node).sends
     put, stored_now = sends.put, asyncio.Event()
     monkeypatch.setattr(log, "put_singles", lambda _: (SinglesResult(NOT_NOW), None))
     places: list[int] = []
@@ -396,11 +385,10 @@ async def test_durable_sends_wait_for_the_disk(start_node: StartNode) -> None:
     )
     async with connected(node) as client:
         assert (await client.send("T", b"x")).code == ResponseCode.SUCCESS
-        assert node.broker is not None
-        assert node.broker.store.flushed_offset > 0
+        assert broker_of(node).store.flushed_offset > 0
         found = await asyncio.gather(*together(client, *({"body": b"%d" % k} for k in range(8))))
         assert [one.fields["queueOffset"] for one in found] == [str(k) for k in range(1, 9)]
-        assert node.broker.store.flushed_offset == node.broker.store.max_offset
+        assert broker_of(node).store.flushed_offset == broker_of(node).store.max_offset
 
 
 def test_the_letters_cover_all_names() -> None:

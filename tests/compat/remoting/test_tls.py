@@ -27,6 +27,7 @@ from tests.compat.grpc.test_rights import make_topics
 from tests.compat.grpc.users import Users, with_users
 from tests.compat.remoting.client import connected
 from tests.compat.remoting.guarding.asked import signs
+from tests.known import known
 from tests.node.replicas import WAIT_SECONDS
 from tests.nodefixtures import StartNode
 from tests.until import until
@@ -67,8 +68,7 @@ def trusts(authority: Authority, own: Issued | None = None) -> ssl.SSLContext:
 
 
 def port_of(node: Node) -> int:
-    assert node.remoting is not None
-    return node.remoting.port
+    return known(node.remoting).port
 
 
 async def route(node: Node, tls: ssl.SSLContext | None, **how: Any) -> int | None:
@@ -92,8 +92,7 @@ async def refused(node: Node, tls: ssl.SSLContext | None) -> bool:
 
 async def gone(node: Node) -> None:
     """Wait until no connection is counted."""
-    assert node.remoting is not None
-    remoting = node.remoting
+    remoting = known(node.remoting)
     await until(lambda: remoting.connections == 0)
 
 
@@ -127,9 +126,7 @@ async def test_where_tls_alone_is_served_a_plain_connection_is_refused(
     await gone(node)
 
 
-async def test_without_a_certificate_a_handshake_is_refused(
-    start_node: StartNode, ours: Authority
-) -> None:
+async def test_without_a_certificate_no_handshake(start_node: StartNode, ours: Authority) -> None:
     node = await start_node(remoting={"listen": free_endpoint()})
     assert await refused(node, trusts(ours))
     await gone(node)
@@ -285,8 +282,7 @@ async def test_connections_that_say_nothing_count_and_end(
     start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await start(limits={"connections_per_address_max": 8})
-    remoting = node.remoting
-    assert remoting is not None
+    remoting = known(node.remoting)
     idle = [await asyncio.open_connection("127.0.0.1", port_of(node)) for _ in range(8)]
     await until(lambda: remoting.connections == 8)
     assert await refused(node, None)
@@ -307,8 +303,7 @@ async def test_connections_that_say_nothing_count_and_end(
 
 async def test_a_node_ends_while_a_handshake_is_in_progress(start: Callable[..., Any]) -> None:
     node = await start()
-    remoting = node.remoting
-    assert remoting is not None
+    remoting = known(node.remoting)
     reader, writer = await asyncio.open_connection("127.0.0.1", port_of(node))
     writer.write(b"\x16\x03")
     await until(lambda: remoting._handshakes is not None and len(remoting._handshakes) == 1)

@@ -16,6 +16,8 @@ from duolog_server.serve.server import Node
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.record import Record
 from tests.compat.remoting.client import WAIT_SECONDS, Remoting, connected, records
+from tests.known import known
+from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -52,9 +54,8 @@ async def end(remoting: Remoting, half: Command, decision: int, **more: object) 
 
 
 async def read(node: Node) -> Record | None:
-    assert node.broker is not None
-    await node.broker.log.caught_up()
-    return node.broker.store.record_at("T", 2, QueueOffset(0))
+    await broker_of(node).log.caught_up()
+    return broker_of(node).store.record_at("T", 2, QueueOffset(0))
 
 
 async def test_a_committed_message_is_delivered(node: Node, remoting: Remoting) -> None:
@@ -63,8 +64,7 @@ async def test_a_committed_message_is_delivered(node: Node, remoting: Remoting) 
     assert half.fields["transactionId"] == "ID1"
     assert await read(node) is None
     assert (await end(remoting, half, COMMIT)).code == ResponseCode.SUCCESS
-    found = await read(node)
-    assert found is not None
+    found = known(await read(node))
     assert (found.body, found.properties["K"]) == (b"pay", "v")
     assert found.properties["TRAN_MSG"] == "true", "getTransactionId() of consumers is UNIQ_KEY"
     assert not found.properties.keys() & {"PGROUP", "REAL_TOPIC", "REAL_QID"}
@@ -114,8 +114,7 @@ async def test_a_producer_is_asked_for_its_decision(node: Node, remoting: Remoti
     assert record.physical_offset == int(check.fields["commitLogOffset"])
     answered = await end(remoting, half, COMMIT, fromTransactionCheck="true")
     assert answered.code == ResponseCode.SUCCESS
-    found = await read(node)
-    assert found is not None
+    found = known(await read(node))
     assert found.body == b"pay"
 
 
@@ -147,8 +146,7 @@ async def test_a_producer_that_takes_nothing_keeps_no_other_from_being_asked(
             return connection.name != ours and told(connection, command)
 
         monkeypatch.setattr(Connection, "tell", deaf)
-        assert node.broker is not None
-        askers = node.broker.transactions.askers
+        askers = broker_of(node).transactions.askers
         (ask,) = [one for one in askers if "remoting" in one.__module__]
         answers: list[bool] = []
 

@@ -31,6 +31,7 @@ from duolog_server.serve.server import Node
 from tests.compat.grpc.administration.api import AdminApi, requests, subscribed
 from tests.compat.grpc.api import QUEUES, Api, message, resource
 from tests.compat.remoting.client import connected
+from tests.known import known
 from tests.node.replicas import broker_of
 from tests.turns import turns_of
 from tests.until import until
@@ -109,8 +110,7 @@ async def test_a_message_is_found_by_its_place_in_the_log(
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
         await client.admin.create_topic("U", 1)
     broker = broker_of(node)
-    record = broker.store.lookups.by_unique_key("T", entry.message_id)
-    assert record is not None
+    record = known(broker.store.lookups.by_unique_key("T", entry.message_id))
     by_place = admin.ListMessageRequest(topic=resource("T"), message_id=record.message_id)
     (found,) = (await admin_api.call("QueryMessage", by_place)).messages
     assert found.body == b"placed"

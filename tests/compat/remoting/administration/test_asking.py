@@ -13,6 +13,7 @@ from duolog_server.compat.remoting.codec.fastjson import dumps, loads
 from duolog_server.serve.server import Node
 from tests.compat.remoting.administration.support import queue, refused, told
 from tests.compat.remoting.client import Remoting, connected, records
+from tests.node.replicas import broker_of
 
 ASKED_MAX = 64
 INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
@@ -82,8 +83,7 @@ async def test_the_offsets_that_clients_have_reached(
     assert silent == {"consumerTable": {}}
     nobody = await refused(remoting, STATUS, topic="T", group="g", clientAddr="c2")
     assert nobody[0] == ResponseCode.SYSTEM_ERROR
-    assert node.broker is not None
-    assert node.broker.untaken.held_bytes == 0
+    assert broker_of(node).untaken.held_bytes == 0
 
 
 async def test_a_client_that_does_not_answer_is_told_of(

@@ -11,6 +11,8 @@ from duolog_server.node.runtime.histogram import Histogram
 from duolog_server.serve.server import Node
 from tests.compat.remoting.administration.support import refused, told
 from tests.compat.remoting.client import Remoting
+from tests.known import known
+from tests.node.replicas import broker_of
 
 STATS = RequestCode.VIEW_BROKER_STATS_DATA
 NUMBERS = (
@@ -61,12 +63,10 @@ async def test_days_begin_at_midnight(
     node: Node, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await remoting.send("T", b"x")
-    assert node._remoting_service is not None
-    assert node.broker is not None
-    service = node._remoting_service._administration
+    service = known(node._remoting_service)._administration
     for expected in (("0", "1"), ("1", "1")):
-        wall = node.broker.times.wall_ms() + 86_400_000
-        monkeypatch.setattr(node.broker.times, "wall_ms", lambda wall=wall: wall)
+        wall = broker_of(node).times.wall_ms() + 86_400_000
+        monkeypatch.setattr(broker_of(node).times, "wall_ms", lambda wall=wall: wall)
         service.tick()
         service.tick()
         table = (await told(remoting, RequestCode.GET_BROKER_RUNTIME_INFO))["table"]
@@ -110,8 +110,7 @@ async def test_the_configuration_is_told_and_not_set(node: Node, remoting: Remot
     assert not [name for name in rows if "key" in name.lower() or "password" in name.lower()]
     assert answer.fields["version"].startswith("{")
     server = await remoting.ask(RequestCode.GET_NAMESRV_CONFIG)
-    assert node.remoting is not None
-    assert f"listenPort={node.remoting.port}" in server.body.decode()
+    assert f"listenPort={known(node.remoting).port}" in server.body.decode()
 
 
 @pytest.mark.parametrize(
@@ -154,8 +153,7 @@ async def test_upkeep_needs_no_tool(remoting: Remoting) -> None:
 async def test_the_checks_of_a_half_message_go_on(node: Node, remoting: Remoting) -> None:
     code = RequestCode.RESUME_CHECK_HALF_MESSAGE
     sent = await remoting.send("T", b"half", "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01U1")
-    assert node.broker is not None
-    await node.broker.transactions.find(int(sent.fields["queueOffset"]))
+    await broker_of(node).transactions.find(int(sent.fields["queueOffset"]))
     await told(remoting, code, msgId=sent.fields["msgId"])
     plain = await remoting.send("T", b"plain")
     refusal = await refused(remoting, code, msgId=plain.fields["msgId"])

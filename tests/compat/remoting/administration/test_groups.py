@@ -10,6 +10,7 @@ from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.serve.server import Node
 from tests.compat.remoting.administration.support import refused, told
 from tests.compat.remoting.client import Remoting
+from tests.node.replicas import broker_of
 
 PUT = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
 CONFIG = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
@@ -67,8 +68,7 @@ async def test_settings_that_are_none_are_refused(
     code, remark = await refused(remoting, PUT, given)
     assert code in (ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL)
     assert remark
-    assert node.broker is not None
-    assert not node.broker.metadata.has_group("g")
+    assert not broker_of(node).metadata.has_group("g")
 
 
 async def test_a_list_of_groups_is_made(node: Node, remoting: Remoting) -> None:
@@ -84,5 +84,4 @@ async def test_a_list_of_groups_is_made(node: Node, remoting: Remoting) -> None:
         assert (await refused(remoting, code, body))[0] == ResponseCode.SYSTEM_ERROR
     too_long = await refused(remoting, code, b" " * (2 << 20))
     assert too_long[0] == ResponseCode.SYSTEM_ERROR
-    assert node.broker is not None
-    assert not node.broker.metadata.has_group("i"), "a list is checked before anything is done"
+    assert not broker_of(node).metadata.has_group("i"), "a list is checked before anything is done"

@@ -14,6 +14,7 @@ from duolog_server.serve.server import Node
 from duolog_server.store.metadata import TopicConfig
 from tests.compat.remoting.administration.support import queue, refused, told
 from tests.compat.remoting.client import Remoting, connected
+from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 
 PUT = RequestCode.UPDATE_AND_CREATE_TOPIC
@@ -67,8 +68,7 @@ async def test_what_a_topic_cannot_be_is_told(
     code, remark = await refused(remoting, PUT, **{**FIELDS, **more})
     assert code == ResponseCode.SYSTEM_ERROR
     assert why in remark
-    assert node.broker is not None
-    assert set(node.broker.metadata.topics) == {"T"}
+    assert set(broker_of(node).metadata.topics) == {"T"}
 
 
 async def test_a_topic_is_deleted_with_its_route(remoting: Remoting) -> None:
@@ -134,12 +134,11 @@ async def test_who_reads_a_topic(node: Node, remoting: Remoting) -> None:
 
 
 async def test_twenty_thousand_topics_are_listed(node: Node, remoting: Remoting) -> None:
-    assert node.broker is not None
     names = [f"topic-{k:05d}" for k in range(20_000)]
-    node.broker.metadata.topics.update((name, TopicConfig(name)) for name in names)
+    broker_of(node).metadata.topics.update((name, TopicConfig(name)) for name in names)
     found = await told(remoting, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     assert found["topicList"] == ["T", *names]
-    assert node.broker.untaken.held_bytes == 0
+    assert broker_of(node).untaken.held_bytes == 0
 
 
 async def test_an_answer_that_fits_no_frame_is_refused(
@@ -149,8 +148,7 @@ async def test_an_answer_that_fits_no_frame_is_refused(
     code, remark = await refused(remoting, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     assert code == ResponseCode.SYSTEM_ERROR
     assert "fits no frame" in remark
-    assert node.broker is not None
-    assert node.broker.untaken.held_bytes == 0
+    assert broker_of(node).untaken.held_bytes == 0
 
 
 async def test_changes_are_in_the_audit_log(start_node: StartNode, tmp_path: Path) -> None:
@@ -185,8 +183,7 @@ async def test_a_list_of_topics_is_made(node: Node, remoting: Remoting) -> None:
          "attributes": {"+message.type": "DELAY"}},
     ]  # fmt: skip
     await told(remoting, code, json.dumps({"topicConfigList": rows}).encode())
-    assert node.broker is not None
-    topics = node.broker.metadata.topics
+    topics = broker_of(node).metadata.topics
     assert (topics["A"].queues, topics["B"].queues, topics["B"].message_type) == (2, 3, "DELAY")
     wrongs: tuple[Any, ...] = (
         [{"topicName": "C", "readQueueNums": "2", "writeQueueNums": 2}], [{"topicName": 7}], [1],

@@ -115,9 +115,7 @@ def test_a_binary_header_with_any_byte_changed_is_a_command_or_no_frame(at: int)
         (0x16030102, 0, "TLS"),
     ],
 )
-def test_lengths_are_checked_before_anything_else_arrives(
-    size: int, header: int, wrong: str
-) -> None:
+def test_lengths_are_checked_before_anything_else_comes(size: int, header: int, wrong: str) -> None:
     made = reader()
     made.feed(struct.pack(">II", size, header))
     with pytest.raises(BadFrame, match=wrong):

@@ -410,9 +410,7 @@ async def test_a_field_that_is_there_twice_is_the_one_that_is_signed(
     assert (count(node, "T"), count(node, "U")) == (1, 0)
 
 
-async def test_what_cannot_be_read_is_refused_before_it_is_served(
-    alice: Remoting,
-) -> None:
+async def test_what_cannot_be_read_is_refused_before_it_is_served(alice: Remoting) -> None:
     for code in (RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ):
         for body in (b"", b"[]", b"\xff", b"[" * 50_000, b'{"consumerGroup":1}'):
             assert (await alice.ask(code, body=body)).code == ResponseCode.SYSTEM_ERROR

@@ -44,9 +44,7 @@ def sdk(node: Node) -> duolog.Client:
     return duolog.Client(f"127.0.0.1:{node.port}", timeout=WAIT_SECONDS)
 
 
-async def test_a_master_registers_its_topics_and_every_change_of_them(
-    start_node: StartNode,
-) -> None:
+async def test_a_master_registers_its_topics_and_their_changes(start_node: StartNode) -> None:
     async with name_server() as names:
         node = await start_node(remoting=section(names.address))
         await until(lambda: names.ids == {0: address(node)})
@@ -164,9 +162,7 @@ async def test_name_servers_with_tls(start_node: StartNode, tmp_path: Path, know
                 assert names.requests == []
 
 
-async def test_a_name_server_that_lost_its_connection_is_told_again(
-    start_node: StartNode,
-) -> None:
+async def test_a_name_server_that_lost_its_connection_is_told_again(start_node: StartNode) -> None:
     async with name_server() as names:
         node = await start_node(remoting=section(names.address))
         await until(lambda: names.ids == {0: address(node)})

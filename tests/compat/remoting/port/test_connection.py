@@ -324,9 +324,7 @@ def test_what_is_no_frame_ends_this_connection_alone(
     assert desk.here == [other.connection.name]
 
 
-async def test_long_frames_that_have_not_arrived_whole_share_their_memory(
-    sides: Callable[[], Side],
-) -> None:
+async def test_long_frames_that_are_not_whole_share_their_memory(sides: Callable[[], Side]) -> None:
     one, other, third, fourth = (sides() for _ in range(4))
     frame = Command(ECHO, 1, body=bytes(100_000)).frame()
     part = SHORT_BYTES + 20_000
