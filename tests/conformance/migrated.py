@@ -3,7 +3,6 @@
 import asyncio
 import json
 import struct
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from duolog_server.demo.ports import free_endpoint
 from tests.conformance.brokers import Cluster, cluster, end_server
 from tests.conformance.classic import AWAY, QUEUES, Consumer, Producer, create_topic, send
 from tests.conformance.cutting import NO_KILL, Cutting, Kill
-from tests.process.support import SMALL_FILES, NodeProcess, environment, run_cli
+from tests.process.support import SMALL_FILES, NodeProcess, migrating, run_cli
 from tests.until import until
 
 SEGMENT = 1 << 20
@@ -75,17 +74,7 @@ def queues_of(directory: Path, end: int) -> dict[str, bytes]:
 
 def program(data: Path, *words: str) -> ChildProcess:
     """`duolog migrate ...` as a process."""
-    command = [
-        sys.executable,
-        "-m",
-        "duolog_server.ops.cli.main",
-        "migrate",
-        *words,
-        "--data",
-        str(data),
-    ]
-    log = data.parent / f"{words[0]}.log"
-    return ChildProcess(words[0], [*command, *SIZES], log, environment=environment())
+    return migrating(data, *words, sizes=SIZES)
 
 
 class Move:

@@ -6,6 +6,7 @@ from pathlib import Path
 import duolog.sync
 
 from duolog_server.demo.childnode import ChildNode
+from duolog_server.demo.childprocess import ChildProcess
 from tests.late import told_where_late
 from tests.process.forks import COMMANDS, PROGRAM, ROOT, environment
 
@@ -59,6 +60,14 @@ def run_cli(
         )
 
 
+def migrating(data: Path, *words: str, sizes: tuple[str, ...]) -> ChildProcess:
+    """`duolog migrate ...` as a process."""
+    command = [*PROGRAM, "migrate", *words, "--data", str(data), *sizes]
+    return ChildProcess(
+        words[0], command, data.parent / f"{words[0]}.log", environment=environment()
+    )
+
+
 __all__ = [
     "INDEX_ENTRIES",
     "INDEX_SLOTS",
@@ -67,5 +76,6 @@ __all__ = [
     "SMALL_FILES",
     "NodeProcess",
     "environment",
+    "migrating",
     "run_cli",
 ]

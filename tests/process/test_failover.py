@@ -27,8 +27,8 @@ def _etcd() -> None:
     need_etcd()
 
 
-async def carry_out(target: ProcessTarget, faults: list[Fault], least_ok: int = 100) -> Result:
-    run = Run(target, faults, Load(producers=3, pause=0.005, least_ok=least_ok))
+async def carried_out(run: Run, target: ProcessTarget) -> Result:
+    """What came of a run that must be valid and without findings."""
     try:
         result = await run.carry_out()
     finally:
@@ -36,6 +36,11 @@ async def carry_out(target: ProcessTarget, faults: list[Fault], least_ok: int = 
     assert result.findings == []
     assert result.invalid == ""
     return result
+
+
+async def carry_out(target: ProcessTarget, faults: list[Fault], least_ok: int = 100) -> Result:
+    load = Load(producers=3, pause=0.005, least_ok=least_ok)
+    return await carried_out(Run(target, faults, load), target)
 
 
 async def test_nothing_is_lost_or_duplicated_when_masters_die_and_the_next_one_leads(

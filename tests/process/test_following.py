@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import sys
 from pathlib import Path
 
 import duolog
@@ -18,7 +17,7 @@ from duolog_server.store.osdisk import OsDisk
 from tests.compat.migration.conftest import config_of
 from tests.compat.migration.master import HandMaster, copied, serving, written
 from tests.known import known
-from tests.process.support import environment
+from tests.process.support import migrating
 from tests.support import SMALL
 from tests.until import until
 
@@ -36,17 +35,7 @@ SIZES = (
 
 def _migrate(data: Path, *words: str) -> ChildProcess:
     sizes = [word for name in SIZES for word in ("--set", f"store.{name}={getattr(SMALL, name)}")]
-    command = [
-        sys.executable,
-        "-m",
-        "duolog_server.ops.cli.main",
-        "migrate",
-        *words,
-        "--data",
-        str(data),
-    ]
-    log = data.parent / f"{words[0]}.log"
-    return ChildProcess(words[0], [*command, *sizes], log, environment=environment())
+    return migrating(data, *words, sizes=tuple(sizes))
 
 
 async def test_a_follower_that_is_killed_loses_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What the simulator says of batches that pass, or do not, under a quota."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -45,47 +46,31 @@ def sends() -> Sends:
     return Sends()
 
 
-def test_a_rate_a_burst_and_a_batch_may_pass(sends: Sends) -> None:
-    sends.passes(0, 4)
-    sends.passes(0, 7)
-    sends.passes(1000, 1)
-    sends.passes(1000, 20)
-    assert sends.watch.passed == 4
+@pytest.mark.parametrize(
+    ("calls", "violation"),
+    [
+        ([(0, 4), (0, 7), (1000, 1), (1000, 20)], ""),  # a rate, a burst and a batch
+        ([(0, 4), (1, 2), (2, 1)], "too much"),
+        ([(0, 4), (1, "waits", 10)], "without reason"),
+        ([(0, 6), (0, "waits", 90), (50, "waits", 40), (95, "waits", 10)], "told to wait"),
+        ([(0, 5), (0, "waits", 1), (2, 9), (3, "waits", 800)], ""),  # others were served
+        ([(0, 6), (0, "waits", 0)], "no wait"),
+    ],
+)
+def test_what_may_pass_and_must_wait(
+    sends: Sends, calls: list[tuple[Any, ...]], violation: str
+) -> None:
+    """Each at a time: so many messages pass, or one is told to wait. The last one is judged."""
 
+    def make(at: int, *how: Any) -> None:
+        sends.waits(at, how[1]) if how[0] == "waits" else sends.passes(at, how[0])
 
-def test_more_than_that_is_a_violation(sends: Sends) -> None:
-    sends.passes(0, 4)
-    sends.passes(1, 2)
-    with pytest.raises(Violation, match="too much"):
-        sends.passes(2, 1)
-
-
-def test_a_refusal_without_a_debt_is_a_violation(sends: Sends) -> None:
-    sends.passes(0, 4)
-    with pytest.raises(Violation, match="without reason"):
-        sends.waits(1, 10)
-
-
-def test_a_wait_must_be_enough(sends: Sends) -> None:
-    sends.passes(0, 6)
-    sends.waits(0, 90)
-    sends.waits(50, 40)
-    with pytest.raises(Violation, match="told to wait"):
-        sends.waits(95, 10)
-
-
-def test_a_wait_may_be_longer_where_others_were_served(sends: Sends) -> None:
-    sends.passes(0, 5)
-    sends.waits(0, 1)
-    sends.passes(2, 9)
-    sends.waits(3, 800)
-    assert sends.watch.throttled == 2
-
-
-def test_a_refusal_names_a_wait(sends: Sends) -> None:
-    sends.passes(0, 6)
-    with pytest.raises(Violation, match="no wait"):
-        sends.waits(0, 0)
+    for call in calls[:-1]:
+        make(*call)
+    with pytest.raises(Violation, match=violation) if violation else nullcontext():
+        make(*calls[-1])
+    waits = sum("waits" in call for call in calls)
+    assert violation or (sends.watch.passed, sends.watch.throttled) == (len(calls) - waits, waits)
 
 
 def test_a_changed_quota_begins_anew_and_another_one_does_not(sends: Sends) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from duolog_server.compat.hawire.frames import HEAD
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.command import Command
-from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
 from duolog_server.compat.remoting.codec.signatures import access_key_of, is_signed
+from tests.compat.remoting.served import Served
 from tests.support import SMALL, open_store, options, put_ok
 
 SEGMENT = SMALL.mapped_file_size_commit_log
@@ -133,6 +133,9 @@ class HandMaster:
                     await self.grown.wait()
             await asyncio.sleep(self.pause)
 
+    def take(self, transport: asyncio.Transport, request: Command) -> None:
+        transport.write(self.answer(request).frame())
+
     def answer(self, request: Command) -> Command:
         """Answer a call."""
         self.called.append(request.code)
@@ -165,20 +168,6 @@ class HandMaster:
         return self.tables[code]
 
 
-class _Calls(asyncio.Protocol):
-    def __init__(self, master: HandMaster) -> None:
-        self._master, self._frames = master, FrameReader(FRAME_BYTES_MAX)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._frames.feed(data)
-        while (request := self._frames.next()) is not None:
-            self._transport.write(self._master.answer(request).frame())
-
-
 def _address(server: asyncio.Server) -> str:
     return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
@@ -189,7 +178,7 @@ async def serving(
 ) -> AsyncIterator[HandMaster]:
     """Let it be reached. tls: of calls."""
     loop = asyncio.get_running_loop()
-    calls = await loop.create_server(lambda: _Calls(master), "127.0.0.1", 0, ssl=tls)
+    calls = await loop.create_server(lambda: Served(master.take, []), "127.0.0.1", 0, ssl=tls)
     slaves = await asyncio.start_server(master.slave, "127.0.0.1", 0)
     master.address, master.ha = _address(calls), _address(slaves)
     try:

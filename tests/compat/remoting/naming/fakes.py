@@ -10,10 +10,9 @@ from typing import Any
 
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import ONEWAY, RESPONSE, Command
-from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
 from duolog_server.compat.remoting.codec.messages import body_crc
-
-LEFT_SECONDS_MAX = 20.0
+from tests.compat.remoting.served import Served
+from tests.until import until
 
 
 class NameServerFake:
@@ -32,6 +31,11 @@ class NameServerFake:
         self.connections: list[asyncio.Transport] = []
         self.silent = False
         self.address = ""
+
+    def take(self, transport: asyncio.Transport, request: Command) -> None:
+        answer = self.answer(request)
+        if answer is not None:
+            transport.write(answer.frame())
 
     def answer(self, request: Command) -> Command | None:
         self.requests.append(request)
@@ -69,23 +73,6 @@ class NameServerFake:
             transport.abort()
 
 
-class _Connection(asyncio.Protocol):
-    def __init__(self, names: NameServerFake) -> None:
-        self.names, self.frames = names, FrameReader(FRAME_BYTES_MAX)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        self.names.connections.append(transport)
-
-    def data_received(self, data: bytes) -> None:
-        self.frames.feed(data)
-        while (request := self.frames.next()) is not None:
-            answer = self.names.answer(request)
-            if answer is not None:
-                self.transport.write(answer.frame())
-
-
 @asynccontextmanager
 async def name_server(
     address: str = "127.0.0.1:0", tls: ssl.SSLContext | None = None
@@ -94,7 +81,9 @@ async def name_server(
     made = NameServerFake()
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Connection(made), host, int(port), ssl=tls)
+    server = await loop.create_server(
+        lambda: Served(made.take, made.connections), host, int(port), ssl=tls
+    )
     made.address = f"{host}:{server.sockets[0].getsockname()[1]}"
     try:
         yield made
@@ -126,32 +115,23 @@ class NonsenseFake:
     """A name server that answers nonsense.
 
     Attributes:
-        requests: that came; open: connections that are.
+        requests: that came; connections: that were ever made.
     """
 
     def __init__(self, answer: Callable[[Command], bytes]) -> None:
         self.answer = answer
-        self.requests = self.open = 0
+        self.requests = 0
+        self.connections: list[asyncio.Transport] = []
         self.address = ""
 
+    def take(self, transport: asyncio.Transport, request: Command) -> None:
+        self.requests += 1
+        transport.write(self.answer(request))
 
-class _Nonsense(asyncio.Protocol):
-    def __init__(self, fake: NonsenseFake) -> None:
-        self.fake, self.frames = fake, FrameReader(FRAME_BYTES_MAX)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        self.fake.open += 1
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.fake.open -= 1
-
-    def data_received(self, data: bytes) -> None:
-        self.frames.feed(data)
-        while (request := self.frames.next()) is not None:
-            self.fake.requests += 1
-            self.transport.write(self.fake.answer(request))
+    @property
+    def open(self) -> int:
+        """How many connections are."""
+        return sum(not one.is_closing() for one in self.connections)
 
 
 @asynccontextmanager
@@ -159,10 +139,8 @@ async def nonsense(answer: Callable[[Command], bytes]) -> AsyncIterator[Nonsense
     """One that listens; at the end it waits until its connections are closed."""
     made = NonsenseFake(answer)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Nonsense(made), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: Served(made.take, made.connections), "127.0.0.1", 0)
     made.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server:
         yield made
-        async with asyncio.timeout(LEFT_SECONDS_MAX):
-            while made.open:
-                await asyncio.sleep(0.01)
+        await until(lambda: not made.open)

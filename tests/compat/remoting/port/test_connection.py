@@ -23,51 +23,24 @@ from duolog_server.node.net import connection_protocol
 from duolog_server.node.net import receive_budget as arriving
 from duolog_server.node.net.receive_budget import ReceiveBudget
 from tests.memory import held_beneath
+from tests.node.net.frames.test_connection import Wire as KeepingWire
 
 ECHO, WAIT, REFUSE, BREAK, POLL = 1, 2, 3, 4, 5
 ROOM = 200_000
 
 
-class Wire(asyncio.Transport):
-    """A transport that keeps what is written."""
+class Wire(KeepingWire):
+    """A transport that keeps what is written, and breaks where a test says so."""
 
-    def __init__(self) -> None:
-        super().__init__({"peername": ("10.0.0.7", 5555)})
-        self.written = bytearray()
-        self.reading = True
-        self.closing = False
-        self.aborted = False
-        self.breaks = False  # at the next write
-        self.writes = 0
-        self.unsent = 0  # bytes that the client has not taken, where a test says so
+    breaks = False  # at the next write
+    writes = 0
 
     def write(self, data: Any) -> None:
-        self.written += data
+        super().write(data)
         self.writes += 1
         self.closing = self.closing or self.breaks
 
-    def get_write_buffer_size(self) -> int:
-        return self.unsent
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def is_closing(self) -> bool:
-        return self.closing
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def close(self) -> None:
-        self.closing = True
-
-    def abort(self) -> None:
-        self.closing = self.aborted = True
-
-    def take(self) -> list[Command]:
+    def commands(self) -> list[Command]:
         """What was written since the last time."""
         reader, found = FrameReader(FRAME_BYTES_MAX), []
         reader.feed(bytes(self.written))
@@ -217,7 +190,7 @@ async def turns() -> None:
 async def test_requests_are_answered_in_the_callback(side: Side) -> None:
     side.send(ECHO, 1, b"a")
     side.send(ECHO, 2, b"b" * 100_000)
-    found = side.wire.take()
+    found = side.wire.commands()
     assert [(one.opaque, one.body[:1], one.flag) for one in found] == [
         (1, b"a", RESPONSE),
         (2, b"b", RESPONSE),
@@ -228,7 +201,7 @@ def test_nobody_waits_for_the_answer_of_a_oneway_request(side: Side) -> None:
     side.send(ECHO, 1, flag=ONEWAY)
     side.send(REFUSE, 2, flag=ONEWAY)
     side.send(ECHO, 3, flag=RESPONSE)  # which this node did not ask for
-    assert side.wire.take() == []
+    assert side.wire.commands() == []
 
 
 async def test_an_answer_may_come_before_those_of_earlier_requests(
@@ -241,7 +214,10 @@ async def test_an_answer_may_come_before_those_of_earlier_requests(
     await turns()
     desk.answers[1].set_result("first")
     await turns()
-    assert [(one.opaque, one.remark) for one in side.wire.take()] == [(2, "second"), (1, "first")]
+    assert [(one.opaque, one.remark) for one in side.wire.commands()] == [
+        (2, "second"),
+        (1, "first"),
+    ]
 
 
 async def test_errors_are_answered_and_the_connection_goes_on(side: Side, desk: Dispatcher) -> None:
@@ -252,7 +228,7 @@ async def test_errors_are_answered_and_the_connection_goes_on(side: Side, desk: 
     desk.answers[3].set_exception(KeyError("late"))
     await turns()
     side.send(ECHO, 4)
-    found = side.wire.take()
+    found = side.wire.commands()
     assert [(one.opaque, one.code) for one in found] == [(1, 7), (2, 1), (3, 7), (4, 0)]
     assert "ZeroDivisionError" in found[1].remark
 
@@ -278,7 +254,7 @@ async def test_an_answer_that_cannot_be_written_ends_this_connection_alone(
 async def test_too_many_requests_that_wait_are_refused(side: Side, desk: Dispatcher) -> None:
     for number in range(5):
         side.send(WAIT, number)
-    assert [(one.opaque, one.code) for one in side.wire.take()] == [
+    assert [(one.opaque, one.code) for one in side.wire.commands()] == [
         (3, ResponseCode.SYSTEM_BUSY),
         (4, ResponseCode.SYSTEM_BUSY),
     ]
@@ -298,7 +274,7 @@ async def test_what_waits_ends_with_its_connection(side: Side, desk: Dispatcher)
     await turns()
     assert desk.cancelled == 1
     assert desk.here == []
-    assert side.wire.take() == []
+    assert side.wire.commands() == []
 
 
 @pytest.mark.parametrize(
@@ -318,9 +294,9 @@ def test_what_is_no_frame_ends_this_connection_alone(
     one.arrive(data)
     assert one.wire.closing
     one.send(ECHO, 1)
-    assert one.wire.take() == []
+    assert one.wire.commands() == []
     other.send(ECHO, 1, b"x")
-    assert [found.body for found in other.wire.take()] == [b"x"]
+    assert [found.body for found in other.wire.commands()] == [b"x"]
     assert desk.here == [other.connection.name]
 
 
@@ -333,16 +309,16 @@ async def test_long_frames_that_are_not_whole_share_their_memory(sides: Callable
     assert (one.wire.reading, other.wire.reading) == (True, False)
     third.arrive(frame[:SHORT_BYTES])  # it waits, too
     fourth.send(ECHO, 1)  # short ones go on
-    assert len(fourth.wire.take()) == 1
+    assert len(fourth.wire.commands()) == 1
     await one.flow(frame[part:] + frame[:SHORT_BYTES])  # and the next one
-    assert len(one.wire.take()) == 1
+    assert len(one.wire.commands()) == 1
     assert (one.wire.reading, other.wire.reading) == (False, True)
     other.arrive(frame[part:])
-    assert len(other.wire.take()) == 1
+    assert len(other.wire.commands()) == 1
     third.lose()
     assert one.wire.reading
     one.arrive(frame[SHORT_BYTES:])
-    assert len(one.wire.take()) == 1
+    assert len(one.wire.commands()) == 1
 
 
 async def test_however_many_wait_for_room_nobody_is_refused_and_little_is_kept(
@@ -356,11 +332,11 @@ async def test_however_many_wait_for_room_nobody_is_refused_and_little_is_kept(
     assert sum(one.wire.reading for one in crowd) == 1
     assert all(one.connection._reader.held_bytes <= SHORT_BYTES for one in crowd[1:])
     crowd[0].arrive(frame[-1:])
-    answered = len(crowd[0].wire.take())
+    answered = len(crowd[0].wire.commands())
     while going := [one for one in crowd[1:] if one.wire.reading and one._coming]:
         for one in going:
             one.arrive()
-            answered += len(one.wire.take())
+            answered += len(one.wire.commands())
         await asyncio.sleep(0)
     assert answered == 1 + 2 * len(crowd[1:])
     assert not any(one.wire.closing for one in crowd)
@@ -378,7 +354,7 @@ async def test_what_came_before_is_served_and_no_more_than_a_short_frame_of_it_w
     assert [side.wire.closing for side in (one, other, third)] == [False, False, True]
     await one.flow(long[-1:])
     await other.flow(long[SHORT_BYTES:])
-    assert [found.opaque for side in (one, other) for found in side.wire.take()] == [1, 2, 2]
+    assert [found.opaque for side in (one, other) for found in side.wire.commands()] == [1, 2, 2]
 
 
 async def test_a_long_frame_that_does_not_go_on_ends_while_another_one_waits(
@@ -411,13 +387,13 @@ def test_nothing_is_read_while_the_client_takes_no_answers(side: Side) -> None:
     side.send(ECHO, 1)
     side.connection.tell(Command(40))
     side.connection.when_taken(lambda: taken.append(1))
-    assert side.wire.take() == []
+    assert side.wire.commands() == []
     assert taken == [0]
     side.connection.resume_writing()
     assert side.wire.reading
     assert taken == [0, 1]
     side.arrive()
-    assert [one.opaque for one in side.wire.take()] == [1]
+    assert [one.opaque for one in side.wire.commands()] == [1]
 
 
 def test_what_waits_to_be_taken_is_let_go_with_the_connection(side: Side) -> None:
@@ -434,13 +410,13 @@ async def test_others_have_their_turn_between_many_requests_that_arrive_at_once(
     side.arrive(b"".join(frames))
     answered = []
     for most in (module.REQUESTS_AT_ONCE, module.REQUESTS_AT_ONCE, 5):
-        found = [one.opaque for one in side.wire.take()]
+        found = [one.opaque for one in side.wire.commands()]
         assert len(found) == most
         answered += found
         assert side.wire.reading == (most == 5)
         await asyncio.sleep(0)
     assert answered == list(range(count))
-    assert side.wire.take() == []
+    assert side.wire.commands() == []
 
 
 async def test_others_have_their_turn_after_a_request_that_takes_long(
@@ -449,7 +425,7 @@ async def test_others_have_their_turn_after_a_request_that_takes_long(
     monkeypatch.setattr(connection_protocol, "TURN_SECONDS", 0.0)
     side.arrive(Command(ECHO, 1).frame() * 3)
     for _ in range(3):
-        assert len(side.wire.take()) == 1
+        assert len(side.wire.commands()) == 1
         await asyncio.sleep(0)
     assert side.wire.reading
 
@@ -471,21 +447,21 @@ async def test_nothing_is_served_to_a_client_that_went_while_it_waited_for_its_t
 
 async def test_what_waits_for_its_turn_ends_with_its_connection(side: Side) -> None:
     side.arrive(Command(ECHO, 1, body=bytes(1000)).frame() * 40)
-    side.wire.take()
+    side.wire.commands()
     side.lose()
     await turns()
-    assert side.wire.take() == []
+    assert side.wire.commands() == []
 
 
 async def test_a_client_that_takes_no_answers_is_served_no_more_in_its_turn(side: Side) -> None:
     side.arrive(Command(ECHO, 1).frame() * (module.REQUESTS_AT_ONCE + 1))
-    side.wire.take()
+    side.wire.commands()
     side.connection.pause_writing()
     await turns()
-    assert side.wire.take() == []
+    assert side.wire.commands() == []
     assert not side.wire.reading
     side.connection.resume_writing()
-    assert len(side.wire.take()) == 1
+    assert len(side.wire.commands()) == 1
     assert side.wire.reading
 
 
@@ -493,7 +469,7 @@ async def test_nothing_is_written_to_a_connection_that_broke(side: Side) -> None
     side.wire.breaks = True
     large = Command(ECHO, 1, body=bytes(module.SMALL_BYTES + 1))
     await side.flow(large.frame() * 3 + Command(ECHO, 2).frame())
-    assert len(side.wire.take()) == 1
+    assert len(side.wire.commands()) == 1
 
 
 async def test_small_answers_of_a_turn_are_written_together_and_in_order(side: Side) -> None:
@@ -501,7 +477,7 @@ async def test_small_answers_of_a_turn_are_written_together_and_in_order(side: S
     large = Command(ECHO, 5, body=bytes(module.SMALL_BYTES + 1)).frame()
     await side.flow(b"".join((*frames, large, *frames)))
     numbers = [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4]
-    assert [one.opaque for one in side.wire.take()] == numbers
+    assert [one.opaque for one in side.wire.commands()] == numbers
     assert side.wire.writes == 4, "five, the large one's header and body, and five"
 
 
@@ -510,17 +486,17 @@ async def test_requests_that_repeat_are_served_together(side: Side, desk: Dispat
     side.arrive(b"".join(Command(code, n).frame() for n, code in enumerate(codes)))
     assert desk.together == [3, 2]
     assert desk.served == list(range(len(codes)))
-    found = [(one.opaque, one.code) for one in side.wire.take()]
+    found = [(one.opaque, one.code) for one in side.wire.commands()]
     assert found == [(0, 0), (1, 0), (2, 0), (3, 7), (4, 0), (6, 0), (7, 0)]
     assert side.wire.writes == 1
     side.arrive(Command(ECHO, 8).frame() * 2 + b"\xff" * 16)
     assert desk.together == [3, 2, 2], "before the frame that is none"
-    assert [one.opaque for one in side.wire.take()] == [8, 8]
+    assert [one.opaque for one in side.wire.commands()] == [8, 8]
 
 
 def test_what_was_answered_before_a_broken_frame_is_written(side: Side) -> None:
     side.arrive(Command(ECHO, 1).frame() + b"\xff" * 16)
-    assert [one.opaque for one in side.wire.take()] == [1]
+    assert [one.opaque for one in side.wire.commands()] == [1]
     assert side.wire.closing
 
 
@@ -608,7 +584,7 @@ async def test_the_end_waits_for_what_stores_and_not_for_polls(
     desk.answers[2].set_result("done")
     await turns()
     assert not side.connection.busy
-    assert [(one.opaque, one.code) for one in side.wire.take()] == [
+    assert [(one.opaque, one.code) for one in side.wire.commands()] == [
         (3, ResponseCode.SERVICE_NOT_AVAILABLE),
         (2, 0),
     ]
@@ -630,5 +606,5 @@ def test_headers_of_another_form_are_answered_in_it(side: Side) -> None:
 
     request = replace(Command(ECHO, 6), serialization=Serialization.ROCKETMQ)
     side.arrive(request.frame())
-    (found,) = side.wire.take()
+    (found,) = side.wire.commands()
     assert (found.opaque, found.serialization) == (6, Serialization.ROCKETMQ)

@@ -7,11 +7,12 @@ from typing import Any, cast
 
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.command import Command
-from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
+from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX
 from duolog_server.compat.remoting.relay import Relay
 from duolog_server.node.core.throttle import Throttle
 from duolog_server.node.identity.quotas.quota import Kind, Limit, Subject
 from duolog_server.node.identity.quotas.quotas import Wait, Who
+from tests.compat.remoting.served import Served
 from tests.compat.remoting.test_members import Client
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -49,27 +50,12 @@ class MasterFake:
             transport.write(request.answer(0).frame())
 
 
-class _Connection(asyncio.Protocol):
-    def __init__(self, master: MasterFake) -> None:
-        self.master, self.frames = master, FrameReader(FRAME_BYTES_MAX)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        self.master.connections.append(transport)
-
-    def data_received(self, data: bytes) -> None:
-        self.frames.feed(data)
-        while (request := self.frames.next()) is not None:
-            self.master.take(self.transport, request)
-
-
 @asynccontextmanager
 async def master() -> AsyncIterator[MasterFake]:
     """One that listens."""
     made = MasterFake()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Connection(made), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: Served(made.take, made.connections), "127.0.0.1", 0)
     made.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield made
