@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import duolog.sync
 import pytest
@@ -79,6 +79,19 @@ def topic(client: duolog.sync.Client, request: pytest.FixtureRequest) -> str:
     name = f"T-{abs(hash(request.node.name)) % 10**9}"
     client.admin.create_topic(name, 2)
     return name
+
+
+class Place(NamedTuple):
+    """Where the messages of one test are."""
+
+    node: NodeProcess
+    client: duolog.sync.Client
+    topic: str
+
+
+@pytest.fixture
+def place(node: NodeProcess, client: duolog.sync.Client, topic: str) -> Place:
+    return Place(node, client, topic)
 
 
 def read(spark: SparkSession, node: NodeProcess, **options: Any) -> Any:

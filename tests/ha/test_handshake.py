@@ -1,7 +1,7 @@
 """Every log of a slave leads to a defined answer."""
 
 import zlib
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,14 +19,18 @@ from tests.ha.pair import Link, close, hello_of, log_bytes, open_master, open_sl
 from tests.known import known
 from tests.support import drain
 
+Kind = TypeVar("Kind", Welcome, Reset, Refuse)
 
-def answer_to(master: Master, slave: Slave, **changes: Any) -> frames.Frame:
-    """What the master says to the slave's Hello, with changes."""
+
+def answer_to(master: Master, slave: Slave, kind: type[Kind], **changes: Any) -> Kind:
+    """What the master says to the slave's Hello, with changes; of a kind."""
     number = known(master.connect(MonoMs(0)))
     master.step(masterevents.Received(number, frames.encode(hello_of(slave, **changes))), MonoMs(0))
     data = known(master.next_frame(number, MonoMs(0)))
     master.step(masterevents.Disconnected(number), MonoMs(0))
-    return frames.decode(data)
+    found = frames.decode(data)
+    assert isinstance(found, kind)
+    return found
 
 
 def filled(master: Master, segments: int = 3) -> Master:
@@ -36,11 +40,16 @@ def filled(master: Master, segments: int = 3) -> Master:
     return master
 
 
+def alike(segments: int = 1) -> tuple[Master, Slave]:
+    """A master with so many segments, and a slave that has all of them."""
+    master, slave = filled(open_master(), segments), open_slave()
+    Link(master, slave).pump()
+    return master, slave
+
+
 def test_an_empty_slave_begins_with_the_first_segment() -> None:
     master = filled(open_master())
-    answer = answer_to(master, open_slave())
-    assert isinstance(answer, Welcome)
-    assert answer.start == 0
+    assert answer_to(master, open_slave(), Welcome).start == 0
 
 
 def test_an_empty_slave_begins_with_the_newest_segment_if_configured() -> None:
@@ -63,19 +72,15 @@ def test_an_empty_slave_of_a_master_that_lost_its_first_segments() -> None:
 
 
 def test_a_prefix_goes_on_at_its_end() -> None:
-    master, slave = filled(open_master(), 1), open_slave()
-    Link(master, slave).pump()
+    master, slave = alike()
     end = slave.end
     put(master, b"more")
-    answer = answer_to(master, slave)
-    assert isinstance(answer, Welcome)
-    assert answer.start == end
+    assert answer_to(master, slave, Welcome).start == end
 
 
 def test_the_tail_of_a_log_lies_in_the_segment_that_it_ends_in() -> None:
     """The master compares it with one of its segments: it has no byte of the previous one."""
-    master, slave = filled(open_master(), 2), open_slave()
-    Link(master, slave).pump()
+    master, slave = alike(2)
     first, last = slave.store.log.queue.files
     while slave.end - last.start > 2000:  # further in, the tail's own length keeps it inside
         slave.store.truncate(
@@ -85,9 +90,7 @@ def test_the_tail_of_a_log_lies_in_the_segment_that_it_ends_in() -> None:
     crc = zlib.crc32(log_bytes(slave.store)[last.start :])
     assert tail_of(slave.store.log, slave.end) == (last.start, crc)
     assert tail_of(slave.store.log, first.end)[0] == first.end - 4096
-    answer = answer_to(master, slave)
-    assert isinstance(answer, Welcome)
-    assert answer.start == slave.end
+    assert answer_to(master, slave, Welcome).start == slave.end
 
 
 def boundary(slave: Slave, offset: int) -> bool:
@@ -129,14 +132,13 @@ def test_a_slave_beyond_the_masters_end_is_truncated_where_the_histories_diverge
 
 
 def test_a_slave_below_the_masters_minimum_starts_anew() -> None:
-    master, slave = filled(open_master(), 1), open_slave()
-    Link(master, slave).pump()
+    master, slave = alike()
     behind = slave.end
     filled(master, 4)
     for mapped in master.store.log.queue.files[:2]:
         master.store.log.queue.remove(mapped)
     assert behind < master.store.log.min_offset
-    assert isinstance(answer_to(master, slave), Reset)
+    answer_to(master, slave, Reset)
     Link(master, slave).pump()
     assert slave.resets == 1
     assert slave.store.log.min_offset == master.store.log.min_offset
@@ -160,58 +162,49 @@ def test_a_slave_below_the_masters_minimum_starts_anew() -> None:
 def test_a_peer_that_does_not_belong_here_is_refused_with_the_reason(
     changes: dict[str, Any], code: Refusal
 ) -> None:
-    master, slave = filled(open_master(), 1), open_slave()
-    Link(master, slave).pump()
+    master, slave = alike()
     master.refusals.clear()
-    answer = answer_to(master, slave, **changes)
-    assert isinstance(answer, Refuse)
-    assert answer.code is code
+    assert answer_to(master, slave, Refuse, **changes).code is code
     if code is not Refusal.CLUSTER and changes.get("node") != "":
         assert any(code.name in row.reason for row in master.rows(MonoMs(0))), "shown in status"
 
 
 def test_a_slave_that_ends_where_the_master_begins_goes_on_there() -> None:
     """The master cannot compare bytes that it no longer holds."""
-    master, slave = filled(open_master()), open_slave()
-    Link(master, slave).pump()
+    master, slave = alike(3)
     end = master.store.log.queue.files[0].end
     master.store.log.queue.remove(master.store.log.queue.files[0])
-    answer = answer_to(master, slave, end=end, durable=0, tail_start=end - 100, tail_crc=1)
-    assert isinstance(answer, Welcome)
-    assert answer.start == end == master.store.log.min_offset
+    said = {"end": end, "durable": 0, "tail_start": end - 100, "tail_crc": 1}
+    assert answer_to(master, slave, Welcome, **said).start == end == master.store.log.min_offset
 
 
 def test_a_log_without_epochs_is_not_reset_for_a_master_that_lacks_its_bytes() -> None:
     """Both may begin with bytes of before the first epoch, which need not be the same."""
-    master, slave = filled(open_master()), open_slave()
-    Link(master, slave).pump()
+    master, slave = alike(3)
     master.store.log.queue.remove(master.store.log.queue.files[0])
     begin = master.store.log.min_offset
     master.history = EpochHistory((EpochEntry(Epoch(1), begin + 1, 7),))
-    answer = answer_to(master, slave, end=begin - 100, durable=0, tail_start=begin - 200, epochs=())
-    assert isinstance(answer, Refuse)
+    answer = answer_to(
+        master, slave, Refuse, end=begin - 100, durable=0, tail_start=begin - 200, epochs=()
+    )
     assert answer.code is Refusal.LINEAGE
     assert "have no epoch" in answer.reason
 
 
 def test_as_many_last_bytes_are_compared_as_a_slave_tells_of() -> None:
-    master, slave = filled(open_master(), 2), open_slave()
-    Link(master, slave).pump()
+    master, slave = alike(2)
     end = slave.store.log.before_blank(slave.store.log.queue.files[0].end)
     start, crc = tail_of(slave.store.log, end)
     assert end - start == TAIL_BYTES
     said = {"end": end, "durable": 0, "tail_start": start}
-    assert isinstance(answer_to(master, slave, tail_crc=crc, **said), Welcome)
-    other = answer_to(master, slave, tail_crc=crc ^ 1, **said)
-    assert isinstance(other, Refuse)
-    assert other.code is Refusal.LINEAGE
+    answer_to(master, slave, Welcome, tail_crc=crc, **said)
+    assert answer_to(master, slave, Refuse, tail_crc=crc ^ 1, **said).code is Refusal.LINEAGE
 
 
 @pytest.mark.parametrize("in_blank", [True, False])
 def test_other_bytes_before_a_segments_end_are_cut_for_an_epochs_blank_only(in_blank: bool) -> None:
     """Either a blank without an epoch after it, or an epoch without a blank before the end."""
-    master, slave = filled(open_master(), 2), open_slave()
-    Link(master, slave).pump()
+    master, slave = alike(2)
     log = slave.store.log
     opens = log.queue.files[0].end
     blank = log.before_blank(opens)
@@ -219,20 +212,17 @@ def test_other_bytes_before_a_segments_end_are_cut_for_an_epochs_blank_only(in_b
     if not in_blank:
         master.history.open(EpochEntry(Epoch(2), opens, 8))
     end = opens - 4 if in_blank else blank
-    answer = answer_to(master, slave, end=end, durable=0, tail_start=end - 50, tail_crc=1)
-    assert isinstance(answer, Refuse)
-    assert answer.code is Refusal.LINEAGE
+    said = {"end": end, "durable": 0, "tail_start": end - 50, "tail_crc": 1}
+    assert answer_to(master, slave, Refuse, **said).code is Refusal.LINEAGE
 
 
 def test_a_slave_in_mid_record_is_refused() -> None:
-    master, slave = filled(open_master(), 1), open_slave()
-    Link(master, slave).pump()
+    master, slave = alike()
     end = slave.end - 7
     start = end - 100
     found = known(tail_crc(master.store.log, start, end))
-    answer = answer_to(master, slave, end=end, durable=0, tail_start=start, tail_crc=found)
-    assert isinstance(answer, Refuse)
-    assert answer.code is Refusal.MID_RECORD
+    said = {"end": end, "durable": 0, "tail_start": start, "tail_crc": found}
+    assert answer_to(master, slave, Refuse, **said).code is Refusal.MID_RECORD
 
 
 def test_a_refused_slave_is_suspended_and_says_why() -> None:
@@ -265,8 +255,7 @@ def test_a_truncation_below_what_was_confirmed_is_refused_by_the_slave() -> None
 
 
 def test_invalid_truncations_end_the_connection_and_truncate_nothing() -> None:
-    master, slave = filled(open_master(), 1), open_slave()
-    Link(master, slave).pump()
+    _, slave = alike()
     before = log_bytes(slave.store)
     for end in (0, slave.end, slave.end + 5, slave.end - 3):
         slave.store.replicated_offset = PhyOffset(0)

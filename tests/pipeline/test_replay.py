@@ -18,7 +18,7 @@ from duolog_server.pipeline.replay import Replayed, replay
 from duolog_server.pipeline.replayname import ReplayDiffers, ReplayName
 from duolog_server.pipeline.replayoptions import Replay
 from tests.process.support import NodeProcess
-from tests.sparkfixtures import read
+from tests.sparkfixtures import Place, read
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]
 
@@ -37,13 +37,9 @@ def messages(spark: SparkSession, node: NodeProcess, topic: str) -> list[Any]:
 
 
 def test_files_of_every_format_are_replayed_in_order_by_key(
-    spark: SparkSession,
-    node: NodeProcess,
-    client: duolog.sync.Client,
-    topic: str,
-    rows: list[dict[str, Any]],
-    tmp_path: Path,
+    spark: SparkSession, place: Place, rows: list[dict[str, Any]], tmp_path: Path
 ) -> None:
+    node, client, topic = place
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     frame = spark.read.json(str(tmp_path / "rows.jsonl"))
     frame.repartition(5).write.parquet(str(tmp_path / "rows.parquet"))
@@ -78,9 +74,8 @@ def test_files_of_every_format_are_replayed_in_order_by_key(
         assert int(first.properties["EVENT_TIME"]) == body["at"]
 
 
-def test_a_topic_is_replayed_into_another_through_sql(
-    spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
-) -> None:
+def test_a_topic_is_replayed_into_another_through_sql(spark: SparkSession, place: Place) -> None:
+    node, client, topic = place
     with client.producer() as producer:
         producer.send_batch(topic, [b"%d" % k for k in range(100)], tags="t")
     client.admin.create_topic(f"{topic}-to", 1)
@@ -146,13 +141,9 @@ def written_rows(path: Path, rows: list[dict[str, Any]]) -> str:
 
 
 def test_a_name_with_another_parameter_is_refused_and_goes_on_with_its_own(
-    spark: SparkSession,
-    node: NodeProcess,
-    client: duolog.sync.Client,
-    topic: str,
-    rows: list[dict[str, Any]],
-    tmp_path: Path,
+    spark: SparkSession, place: Place, rows: list[dict[str, Any]], tmp_path: Path
 ) -> None:
+    node, client, topic = place
     path = written_rows(tmp_path / "rows.jsonl", rows)
     client.admin.create_topic(f"{topic}-2", 2)
     what = Replay(node.endpoint, topic, path=path, key="who", order=("n",), rate=1000, name=topic)
@@ -196,14 +187,10 @@ def test_a_name_with_another_parameter_is_refused_and_goes_on_with_its_own(
 
 
 def test_rows_without_an_order_keep_their_numbers_on_another_machine(
-    spark: SparkSession,
-    node: NodeProcess,
-    client: duolog.sync.Client,
-    topic: str,
-    rows: list[dict[str, Any]],
-    tmp_path: Path,
+    spark: SparkSession, place: Place, rows: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     """Where Spark splits files follows from its cores and settings."""
+    node, client, topic = place
     path = written_rows(tmp_path / "rows.jsonl", rows)
     many = tmp_path / "many"
     many.mkdir()
@@ -299,12 +286,9 @@ def test_a_named_replay_of_a_topic_ends_where_the_topic_ended_at_first(
 
 
 def test_columns_with_unusual_names_and_nulls_are_replayed(
-    spark: SparkSession,
-    node: NodeProcess,
-    client: duolog.sync.Client,
-    topic: str,
-    tmp_path: Path,
+    spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:
+    node, client, topic = place
     odd = ["a.b", "x y", "q`t", "日本", "_metadata", "struct"]
     rows = [
         {name: f"{name} {k % 3}" if k % 2 else None for name in odd} | {"n": k} for k in range(20)

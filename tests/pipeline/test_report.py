@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from duolog_server.pipeline.errors import BadJob
 from duolog_server.pipeline.report import Source, report
 from tests.process.support import NodeProcess
+from tests.sparkfixtures import Place
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]
 
@@ -49,13 +50,8 @@ def direct(client: duolog.sync.Client, topic: str) -> dict[Any, dict[str, float]
     return found
 
 
-def test_a_report_has_tables_and_a_page(
-    spark: SparkSession,
-    node: NodeProcess,
-    client: duolog.sync.Client,
-    topic: str,
-    tmp_path: Path,
-) -> None:
+def test_a_report_has_tables_and_a_page(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    node, client, topic = place
     with client.producer() as producer:
         for k in range(30):
             bodies = [bytes(17 * k + n) for n in range(20)]

@@ -1,5 +1,5 @@
 """Fixtures for the tests of the data source: Spark, a node, a client and a topic."""
 
-from tests.sparkfixtures import client, node, spark, topic
+from tests.sparkfixtures import client, node, place, spark, topic
 
-__all__ = ["client", "node", "spark", "topic"]
+__all__ = ["client", "node", "place", "spark", "topic"]

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.process.support import NodeProcess
-from tests.sparkfixtures import read
+from tests.sparkfixtures import Place, read
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
 
@@ -23,9 +23,8 @@ def fill(client: duolog.sync.Client, topic: str, count: int) -> None:
             producer.send_batch(topic, bodies, queue_id=queue, tags="ab"[queue])
 
 
-def test_a_topic_is_read_as_a_table(
-    spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
-) -> None:
+def test_a_topic_is_read_as_a_table(spark: SparkSession, place: Place) -> None:
+    node, client, topic = place
     before = int(time.time() * 1000)
     with client.producer() as producer:
         receipt = producer.send(
@@ -59,9 +58,8 @@ def test_every_message_is_read_once_in_pieces_and_with_few_columns(
     assert all(row.body == f"{row.queue_id}-{row.queue_offset}" for row in rows)
 
 
-def test_messages_are_read_by_offset_time_and_tag(
-    spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
-) -> None:
+def test_messages_are_read_by_offset_time_and_tag(spark: SparkSession, place: Place) -> None:
+    node, client, topic = place
     fill(client, topic, 100)
 
     def count(**options: Any) -> dict[int, tuple[int, int, int]]:
@@ -86,9 +84,8 @@ def test_messages_are_read_by_offset_time_and_tag(
     }
 
 
-def test_several_topics_are_read_by_list_and_by_pattern(
-    spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
-) -> None:
+def test_several_topics_are_read_by_list_and_by_pattern(spark: SparkSession, place: Place) -> None:
+    node, client, topic = place
     client.admin.create_topic(f"{topic}-more", 1)
     with client.producer() as producer:
         producer.send(topic, b"1")
@@ -104,9 +101,8 @@ def test_several_topics_are_read_by_list_and_by_pattern(
         }
 
 
-def test_an_invalid_read_says_why(
-    spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
-) -> None:
+def test_an_invalid_read_says_why(spark: SparkSession, place: Place) -> None:
+    node, client, topic = place
     fill(client, topic, 10)
 
     def offsets(*each: int) -> str:
@@ -208,12 +204,9 @@ def test_filters_that_are_pushed_down_lose_rows_in_this_release(spark: SparkSess
 
 
 def test_a_plan_and_its_errors_show_no_password(
-    spark: SparkSession,
-    node: NodeProcess,
-    client: duolog.sync.Client,
-    topic: str,
-    capsys: pytest.CaptureFixture[str],
+    spark: SparkSession, place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    node, client, topic = place
     fill(client, topic, 10)
     user = {"user": "alice", "password": "s3cret-7"}
     frame = read(spark, node, topic=topic, **user).load().where("queue_id = 1")

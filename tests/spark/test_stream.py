@@ -23,6 +23,7 @@ from duolog_server.chaos.processes import ProcessTarget
 from tests.etcd import need_etcd
 from tests.process.support import NodeProcess
 from tests.process.test_failover import SMALL
+from tests.sparkfixtures import Place
 from tests.topics import create_topic
 from tests.until import wait_until
 
@@ -79,12 +80,9 @@ def send(client: duolog.sync.Client, topic: str, name: str, count: int, queue_id
 
 
 def test_a_stream_continues_from_its_checkpoint_and_reads_a_new_queue(
-    spark: SparkSession,
-    node: NodeProcess,
-    client: duolog.sync.Client,
-    topic: str,
-    tmp_path: Path,
+    spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:
+    node, client, topic = place
     seen = Seen()
     send(client, topic, "a", 10, 0)
     send(client, topic, "b", 30, 1)
@@ -120,12 +118,9 @@ def test_a_stream_continues_from_its_checkpoint_and_reads_a_new_queue(
 
 
 def test_micro_batches_are_limited_by_bytes_and_a_stream_may_start_at_the_end(
-    spark: SparkSession,
-    node: NodeProcess,
-    client: duolog.sync.Client,
-    topic: str,
-    tmp_path: Path,
+    spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:
+    node, client, topic = place
     with client.producer() as producer:
         producer.send_batch(topic, [b"%04d" % k + bytes(996) for k in range(40)], queue_id=0)
     seen = Seen()
@@ -143,12 +138,9 @@ def test_micro_batches_are_limited_by_bytes_and_a_stream_may_start_at_the_end(
 
 
 def test_offsets_that_are_gone_are_reported_or_skipped(
-    spark: SparkSession,
-    node: NodeProcess,
-    client: duolog.sync.Client,
-    topic: str,
-    tmp_path: Path,
+    spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:
+    node, client, topic = place
     send(client, topic, "a", 4, 0)
     options = {"topic": topic, "startingOffsets": "earliest"}
     seen = Seen()
@@ -165,13 +157,10 @@ def test_offsets_that_are_gone_are_reported_or_skipped(
 
 
 def test_a_careless_stream_outlives_its_topic(
-    spark: SparkSession,
-    node: NodeProcess,
-    client: duolog.sync.Client,
-    topic: str,
-    tmp_path: Path,
+    spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:
     """A restart knows the topic from its checkpoint alone."""
+    node, client, topic = place
     client.admin.create_topic(f"{topic}-b", 1)
     careless = {
         "topics": f"{topic},{topic}-b",
@@ -196,12 +185,9 @@ def test_a_careless_stream_outlives_its_topic(
 
 
 def test_a_short_queue_does_not_starve_beside_long_ones(
-    spark: SparkSession,
-    node: NodeProcess,
-    client: duolog.sync.Client,
-    topic: str,
-    tmp_path: Path,
+    spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:
+    node, client, topic = place
     send(client, topic, "long", 5000, 0)
     send(client, topic, "short", 3, 1)
     seen = Seen()
@@ -330,12 +316,9 @@ query.awaitTermination()
 
 
 def test_a_killed_driver_repeats_nothing_visible(
-    spark: SparkSession,
-    node: NodeProcess,
-    client: duolog.sync.Client,
-    topic: str,
-    tmp_path: Path,
+    spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:
+    node, client, topic = place
     target, checkpoint = f"{topic}-copy", tmp_path / "checkpoint"
     client.admin.create_topic(target, 3)
     send(client, topic, "a", 10_000, 0)
@@ -375,12 +358,9 @@ def read_all(spark: SparkSession, endpoints: str, topic: str) -> int:
 
 
 def test_streams_of_a_pattern_include_new_topics(
-    spark: SparkSession,
-    node: NodeProcess,
-    client: duolog.sync.Client,
-    topic: str,
-    tmp_path: Path,
+    spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:
+    node, client, topic = place
     options = {
         "topicPattern": f"{topic}.*",
         "startingOffsets": json.dumps({topic: {"0": -2, "1": -1}}),

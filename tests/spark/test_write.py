@@ -5,7 +5,6 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import duolog.sync
 import pytest
 from duolog import BadRequest
 from duolog._sink import SinkState
@@ -14,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.process.support import NodeProcess
-from tests.sparkfixtures import read
+from tests.sparkfixtures import Place, read
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
 
@@ -35,9 +34,8 @@ def numbers(spark: SparkSession, count: int, parts: int) -> Any:
     return spark.range(0, count, 1, parts).select(F.col("id").cast("string").alias("body"))
 
 
-def test_rows_are_written_as_messages(
-    spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
-) -> None:
+def test_rows_are_written_as_messages(spark: SparkSession, place: Place) -> None:
+    node, client, topic = place
     rows = [
         ("one", "t", ["k1", "k2"], {"p": "v", "q": "w"}, 1),
         ("two", None, None, None, 0),
@@ -77,9 +75,8 @@ def test_rows_of_one_key_keep_their_order_in_the_queue_a_producer_would_take(
         assert [int(bytes(row.body)) for row in ordered] == list(range(key, 6000, 7))
 
 
-def test_a_key_is_never_split(
-    spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
-) -> None:
+def test_a_key_is_never_split(spark: SparkSession, place: Place) -> None:
+    node, client, topic = place
     keys = ["New York", "New Jersey", " a  b ", "York", "naïve 鍵", "plain", "", None]
     for name, frame in (
         (
@@ -115,9 +112,8 @@ def test_a_key_is_never_split(
     assert len(client.admin.find(topic, key="York")) == 1
 
 
-def test_a_read_can_be_written_back(
-    spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
-) -> None:
+def test_a_read_can_be_written_back(spark: SparkSession, place: Place) -> None:
+    node, client, topic = place
     with client.producer() as producer:
         for k in range(50):
             producer.send(
@@ -201,9 +197,8 @@ def test_tasks_that_fail_leave_nothing_behind(
     assert bodies(spark, node, topic) == []
 
 
-def test_rows_are_written_to_several_topics(
-    spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
-) -> None:
+def test_rows_are_written_to_several_topics(spark: SparkSession, place: Place) -> None:
+    node, client, topic = place
     client.admin.create_topic(f"{topic}-b", 3)
     frame = spark.range(0, 1000, 1, 2).select(
         F.col("id").cast("string").alias("body"),

@@ -34,6 +34,14 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
         yield made
 
 
+@pytest.fixture
+def copy(store: MessageStore) -> LogCopy:
+    """A copy that has asked for the log from its beginning."""
+    made = LogCopy(store)
+    made.ask(0)
+    return made
+
+
 class opened:
     """A slave's store."""
 
@@ -108,9 +116,7 @@ def test_a_connection_begins_with_bytes_that_are_here(tmp_path: Path, log: bytes
     assert copied(tmp_path, len(log)) == log
 
 
-def test_what_was_not_whole_is_asked_for_again(store: MessageStore, log: bytes) -> None:
-    copy = LogCopy(store)
-    copy.ask(0)
+def test_what_was_not_whole_is_asked_for_again(copy: LogCopy, log: bytes) -> None:
     copy.take([Frame(1, log[1:50])])
     assert copy.end == 0
     assert copy.ask(0) == 1
@@ -141,9 +147,7 @@ def test_a_log_may_begin_at_a_later_segment(tmp_path: Path, log: bytes) -> None:
         LogCopy(store).ask(SEGMENT + 1)
 
 
-def test_a_frame_elsewhere_ends_the_connection(store: MessageStore, log: bytes) -> None:
-    copy = LogCopy(store)
-    copy.ask(0)
+def test_a_frame_elsewhere_ends_the_connection(copy: LogCopy, log: bytes) -> None:
     for wrong in (0, 2, 4096):
         with pytest.raises(OutOfOrder, match="expected from 1"):
             copy.take([Frame(wrong, log[wrong:5000])])
@@ -152,9 +156,7 @@ def test_a_frame_elsewhere_ends_the_connection(store: MessageStore, log: bytes) 
         copy.take([Frame(4000, b"")])
 
 
-def test_another_log_is_never_appended(store: MessageStore, log: bytes) -> None:
-    copy = LogCopy(store)
-    copy.ask(0)
+def test_another_log_is_never_appended(copy: LogCopy, log: bytes) -> None:
     copy.take([Frame(1, log[1:9000])])
     end = copy.end
     asked = copy.ask(0)
@@ -166,9 +168,7 @@ def test_another_log_is_never_appended(store: MessageStore, log: bytes) -> None:
 
 
 @pytest.mark.parametrize("at", [5, 30, 95])
-def test_a_damaged_record_is_not_appended(store: MessageStore, log: bytes, at: int) -> None:
-    copy = LogCopy(store)
-    copy.ask(0)
+def test_a_damaged_record_is_not_appended(copy: LogCopy, log: bytes, at: int) -> None:
     copy.take([Frame(1, log[1:3000])])
     start = copy.end
     damaged = bytearray(log)
@@ -189,9 +189,9 @@ def test_the_records_of_batch_consume_queues_are_refused(store: MessageStore, lo
     assert copy.end == 0
 
 
-def test_a_record_that_no_segment_holds_is_told_before_it_is_whole(store: MessageStore) -> None:
-    copy = LogCopy(store)
-    copy.ask(0)
+def test_a_record_that_no_segment_holds_is_told_before_it_is_whole(
+    copy: LogCopy, store: MessageStore
+) -> None:
     size = SEGMENT - 8  # as much as a segment may hold
     head = size.to_bytes(4, "big") + scan.MAGIC_V1.to_bytes(4, "big") + bytes(80)
     copy.take([Frame(1, head[1:])])
@@ -203,10 +203,8 @@ def test_a_record_that_no_segment_holds_is_told_before_it_is_whole(store: Messag
         copy.take([Frame(1, head[1:])])
 
 
-def test_what_the_broker_has_deleted_is_not_asked_for(store: MessageStore, log: bytes) -> None:
+def test_what_the_broker_has_deleted_is_not_asked_for(copy: LogCopy, log: bytes) -> None:
     """A master that is asked for it sends signs of life, and no byte."""
-    copy = LogCopy(store)
-    copy.ask(0)
     copy.take([Frame(1, log[1 : 2 * SEGMENT])])
     assert copy.end == 2 * SEGMENT
     assert copy.ask(2 * SEGMENT) == 2 * SEGMENT
@@ -218,10 +216,8 @@ def test_what_the_broker_has_deleted_is_not_asked_for(store: MessageStore, log: 
 
 
 def test_a_connection_has_shown_nothing_before_all_that_both_have_was_compared(
-    store: MessageStore, log: bytes
+    copy: LogCopy, log: bytes
 ) -> None:
-    copy = LogCopy(store)
-    copy.ask(0)
     copy.take([Frame(1, log[1:9000])])
     asked = copy.ask(0)
     assert not copy.is_compared

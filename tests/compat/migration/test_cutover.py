@@ -51,8 +51,16 @@ QUICK = Patience(pause=0.01, look=0.01)
 
 
 def _saved(tmp_path: Path) -> Following:
-    found = known(states.load(OsDisk(tmp_path / "copy")))
-    return found
+    return known(states.load(OsDisk(tmp_path / "copy")))
+
+
+def _left_cutting(path: Path, master: HandMaster) -> dict[str, str]:
+    """A cut-over was killed after it had frozen the broker; what its settings were."""
+    made = Following(master.address, master.ha, "broker-a")
+    before = {key: master.settings[key] for key in FROZEN}
+    states.save(OsDisk(path), made.becomes(State.CUTTING, saved=before))
+    master.settings.update(FROZEN)
+    return before
 
 
 async def _caught_up(follower: Follower, master: HandMaster) -> None:
@@ -280,10 +288,7 @@ async def test_a_cutover_that_was_made_is_told_again(tmp_path: Path, log: bytes)
 async def test_a_cutover_that_was_killed_is_ended(tmp_path: Path, log: bytes) -> None:
     config = config_of(tmp_path / "copy")
     async with serving(HandMaster(log)) as master:
-        made = Following(master.address, master.ha, "broker-a")
-        before = {key: master.settings[key] for key in FROZEN}
-        master.settings.update(FROZEN)
-        states.save(OsDisk(tmp_path / "copy"), made.becomes(State.CUTTING, saved=before))
+        before = _left_cutting(tmp_path / "copy", master)
         assert await abort(config, Source())
         assert {key: master.settings[key] for key in FROZEN} == before
         assert _saved(tmp_path).state is State.FOLLOWING
@@ -305,10 +310,7 @@ async def test_a_join_that_was_killed_is_ended_and_the_broker_is_not_said_to_sto
 async def test_a_cutover_that_was_killed_may_be_tried_again(tmp_path: Path, log: bytes) -> None:
     config = config_of(tmp_path / "copy")
     async with serving(HandMaster(log)) as master:
-        made = Following(master.address, master.ha, "broker-a")
-        before = {key: master.settings[key] for key in FROZEN}
-        master.settings.update(FROZEN)
-        states.save(OsDisk(tmp_path / "copy"), made.becomes(State.CUTTING, saved=before))
+        before = _left_cutting(tmp_path / "copy", master)
         assert await cut_over(config, Source(), lambda text: None, QUICK) == len(log)
         assert _saved(tmp_path).saved == before
 
@@ -447,10 +449,7 @@ async def test_a_broker_that_stores_nothing_is_asked_once_where_its_log_ends(
 
 async def test_a_broker_that_is_frozen_is_not_told_again(tmp_path: Path, log: bytes) -> None:
     async with serving(HandMaster(log)) as master:
-        made = Following(master.address, master.ha, "broker-a")
-        before = {key: master.settings[key] for key in FROZEN}
-        states.save(OsDisk(tmp_path), made.becomes(State.CUTTING, saved=before))
-        master.settings.update(FROZEN)
+        _left_cutting(tmp_path, master)
         assert await cut_over(config_of(tmp_path), Source(), lambda text: None, QUICK) == len(log)
         assert RequestCode.UPDATE_BROKER_CONFIG not in master.called
 
@@ -631,7 +630,7 @@ async def test_a_cutover_that_is_killed_at_any_call_is_ended_or_repeated(
     assert calls > 10, "each of its calls was its last one"
 
 
-@pytest.mark.parametrize("state", [State.CUTTING, State.PROMOTED])
+@pytest.mark.parametrize("state", [State.FOLLOWING, State.CUTTING, State.PROMOTED])
 @pytest.mark.parametrize("noted", [False, True])
 async def test_a_cutover_that_is_killed_at_a_change_of_its_state_is_repeated(
     tmp_path: Path, log: bytes, state: State, noted: bool, monkeypatch: pytest.MonkeyPatch
@@ -652,32 +651,12 @@ async def test_a_cutover_that_is_killed_at_a_change_of_its_state_is_repeated(
             patched.setattr(states, "save", killed)
             with pytest.raises(Killed):
                 await cut_over(config, source, lambda text: None, QUICK)
-        assert (_saved(tmp_path).state is state) is noted
+        left = states.load(OsDisk(tmp_path / "copy"))
+        assert (left is not None and left.state is state) is noted
         assert await cut_over(config, source, lambda text: None, QUICK) == len(log)
     found = _saved(tmp_path)
     assert (found.state, found.cut) == (State.PROMOTED, len(log))
     assert found.saved["brokerRole"] == "ASYNC_MASTER", "what undoes it is still known"
-
-
-@pytest.mark.parametrize("noted", [False, True])
-async def test_a_new_directory_that_was_killed_at_its_first_note_is_begun_again(
-    tmp_path: Path, log: bytes, noted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved = states.save
-
-    def killed(disk: OsDisk, following: Following) -> Following:
-        if noted:
-            saved(disk, following)
-        raise Killed
-
-    config = config_of(tmp_path / "copy")
-    async with serving(HandMaster(log)) as master:
-        source = Source(master.address)
-        with monkeypatch.context() as patched:
-            patched.setattr(states, "save", killed)
-            with pytest.raises(Killed):
-                await cut_over(config, source, lambda text: None, QUICK)
-        assert await cut_over(config, source, lambda text: None, QUICK) == len(log)
 
 
 async def test_a_promotion_that_cannot_be_noted_is_told_and_repeated(
@@ -755,22 +734,10 @@ async def test_a_broker_that_does_not_do_as_told_is_not_taken_for_restored(
 ) -> None:
     config = config_of(tmp_path / "copy")
     async with serving(Deaf(log)) as master:
-        made = Following(master.address, master.ha, "broker-a")
-        before = {key: master.settings[key] for key in FROZEN}
-        master.settings.update(FROZEN)
-        states.save(OsDisk(tmp_path / "copy"), made.becomes(State.CUTTING, saved=before))
+        before = _left_cutting(tmp_path / "copy", master)
         with pytest.raises(ConnectionError, match="still reports brokerRole=SLAVE"):
             await abort(config, Source())
         assert _saved(tmp_path).saved == before
-
-
-def _left_cutting(path: Path, master: HandMaster) -> dict[str, str]:
-    """A cut-over was killed after it had frozen the broker; what its settings were."""
-    made = Following(master.address, master.ha, "broker-a")
-    before = {key: master.settings[key] for key in FROZEN}
-    states.save(OsDisk(path), made.becomes(State.CUTTING, saved=before))
-    master.settings.update(FROZEN)
-    return before
 
 
 async def test_a_retry_that_is_killed_in_its_recovery_has_left_its_mark(

@@ -12,6 +12,7 @@ from duolog_server.compat.hawire.frames import Frame
 from duolog_server.compat.migration import state as states
 from duolog_server.compat.migration.copying import CannotFollow
 from duolog_server.compat.migration.cutover import CutoverFailed, Patience
+from duolog_server.compat.migration.follower import Follower
 from duolog_server.compat.migration.program import Source, abort, cut_over
 from duolog_server.compat.migration.state import Following, State
 from duolog_server.compat.migration.status import status_of
@@ -22,6 +23,13 @@ from tests.compat.migration.master import SEGMENT, HandMaster, copied, serving
 from tests.known import known
 from tests.support import SMALL, open_store, read_all
 from tests.until import until
+
+
+async def fails(follower: Follower, why: str) -> None:
+    """It follows no more."""
+    await until(follower.failed.done)
+    with pytest.raises(CannotFollow, match=why):
+        follower.failed.result()
 
 
 async def test_a_log_is_copied_byte_for_byte(tmp_path: Path, followed: Opened, log: bytes) -> None:
@@ -129,9 +137,7 @@ async def test_a_master_that_lost_its_end_is_followed_no_more(
             end = follower.end
             master.log = log[:5000]
             master.drop()
-            await until(follower.failed.done)
-            with pytest.raises(CannotFollow, match=f"ends at 5000, this copy of it at {end}"):
-                follower.failed.result()
+            await fails(follower, f"ends at 5000, this copy of it at {end}")
             assert follower.end == end, "nothing is truncated"
         found = known(states.load(OsDisk(tmp_path / "copy")))
         assert (found.state, "ends at 5000" in found.reason) == (State.STOPPED, True)
@@ -145,9 +151,7 @@ async def test_a_master_with_other_bytes_is_followed_no_more(followed: Opened, l
         other[end - 100] ^= 1
         master.log = bytes(other)
         master.drop()
-        await until(follower.failed.done)
-        with pytest.raises(CannotFollow, match=f"differs from this copy at offset {end - 100}"):
-            follower.failed.result()
+        await fails(follower, f"differs from this copy at offset {end - 100}")
 
 
 async def test_a_master_that_deleted_what_is_missing_is_left(followed: Opened, log: bytes) -> None:
@@ -155,9 +159,7 @@ async def test_a_master_that_deleted_what_is_missing_is_left(followed: Opened, l
         await until(lambda: follower.end > 8000)
         master.first, master.log = 2 * SEGMENT, log[2 * SEGMENT :]
         master.drop()
-        await until(follower.failed.done)
-        with pytest.raises(CannotFollow, match=f"begins at {2 * SEGMENT}"):
-            follower.failed.result()
+        await fails(follower, f"begins at {2 * SEGMENT}")
 
 
 async def test_a_broker_that_is_away_is_waited_for(followed: Opened, log: bytes) -> None:
@@ -185,9 +187,7 @@ async def test_a_log_of_another_form_is_refused(
     async with serving(HandMaster(log)) as master:
         master.settings[setting] = value
         async with followed(master) as follower:
-            await until(follower.failed.done)
-            with pytest.raises(CannotFollow, match=why):
-                follower.failed.result()
+            await fails(follower, why)
             assert follower.end == 0
 
 
@@ -295,9 +295,7 @@ async def test_a_copy_that_lost_a_segment_is_followed_no_further_and_not_promote
         lost = tmp_path / "copy" / "commitlog" / f"{SEGMENT:020d}"
         lost.unlink()
         async with followed(master) as follower:
-            await until(follower.failed.done)
-            with pytest.raises(CannotFollow, match="this copy is damaged"):
-                follower.failed.result()
+            await fails(follower, "this copy is damaged")
         config = config_of(tmp_path / "copy")
         with pytest.raises(CutoverFailed, match="this copy is damaged"):
             await cut_over(

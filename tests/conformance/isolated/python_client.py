@@ -9,10 +9,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import duolog.sync
 import pytest
@@ -36,43 +37,6 @@ from tests.process.support import SMALL_FILES, NodeProcess
 from tests.topics import create_topic
 
 pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("ignore")]
-
-Opened = list[Any]
-
-
-def configuration(rocketmq: ModuleType, endpoints: str, **how: Any) -> Any:
-    credentials = rocketmq.Credentials(*how.pop("keys", ()))
-    # A send that is tried again may be stored twice.
-    return rocketmq.ClientConfiguration(endpoints, credentials, request_timeout=30, **how)
-
-
-def producer(rocketmq: ModuleType, endpoints: str, *topics: str, opened: Opened, **how: Any) -> Any:
-    made = rocketmq.Producer(configuration(rocketmq, endpoints, **how), topics or ("T",))
-    made.startup()
-    opened.append(made)
-    return made
-
-
-def simple(
-    rocketmq: ModuleType,
-    endpoints: str,
-    group: str,
-    topic: str,
-    *,
-    opened: Opened,
-    expression: Any = None,
-    await_seconds: int = 5,
-    **how: Any,
-) -> Any:
-    made = rocketmq.SimpleConsumer(
-        configuration(rocketmq, endpoints, **how),
-        group,
-        {topic: expression or rocketmq.FilterExpression()},
-        await_duration=await_seconds,
-    )
-    made.startup()
-    opened.append(made)
-    return made
 
 
 class Received:
@@ -98,34 +62,85 @@ class Received:
             return [body for body, _ in self.messages]
 
 
-def push(
-    rocketmq: ModuleType,
-    endpoints: str,
-    group: str,
-    topic: str,
-    *,
-    opened: Opened,
-    answer: Callable[[Any], bool] = lambda message: True,
-    expression: Any = None,
-) -> Received:
-    received = Received(rocketmq, answer)
-    made = rocketmq.PushConsumer(
-        configuration(rocketmq, endpoints),
-        group,
-        received.listener,
-        {topic: expression or rocketmq.FilterExpression()},
-    )
-    made.startup()
-    opened.append(made)
-    return received
+class Clients(NamedTuple):
+    """The library, a node, the topic of a test, and what it opened."""
+
+    rocketmq: ModuleType
+    endpoint: str
+    topic: str
+    opened: list[Any]
+
+    def configuration(self, endpoints: str = "", **how: Any) -> Any:
+        credentials = self.rocketmq.Credentials(*how.pop("keys", ()))
+        # A send that is tried again may be stored twice.
+        return self.rocketmq.ClientConfiguration(
+            endpoints or self.endpoint, credentials, request_timeout=30, **how
+        )
+
+    def started(self, made: Any) -> Any:
+        made.startup()
+        self.opened.append(made)
+        return made
+
+    def producer(self, *topics: str, checker: Any = None, **how: Any) -> Any:
+        topics = topics or (self.topic,)
+        return self.started(
+            self.rocketmq.Producer(self.configuration(**how), topics, checker=checker)
+        )
+
+    def subscription(self, topic: str, expression: Any) -> dict[str, Any]:
+        return {topic or self.topic: expression or self.rocketmq.FilterExpression()}
+
+    def simple(self, group: str, topic: str = "", expression: Any = None, **how: Any) -> Any:
+        wanted = self.subscription(topic, expression)
+        configuration = self.configuration(**how)
+        return self.started(
+            self.rocketmq.SimpleConsumer(configuration, group, wanted, await_duration=5)
+        )
+
+    def push(
+        self, group: str, topic: str = "", answer: Callable[[Any], bool] = lambda message: True
+    ) -> "Received":
+        received = Received(self.rocketmq, answer)
+        wanted = self.subscription(topic, None)
+        self.started(
+            self.rocketmq.PushConsumer(self.configuration(), group, received.listener, wanted)
+        )
+        return received
+
+    def message(self, body: bytes, topic: str = "", **how: Any) -> Any:
+        made = self.rocketmq.Message()
+        made.topic, made.body = topic or self.topic, body
+        for name, value in how.items():
+            setattr(made, name, value)
+        return made
+
+    def end(self) -> None:
+        """Before their node does."""
+        while self.opened:
+            self.opened.pop().shutdown()
 
 
-def message(rocketmq: ModuleType, body: bytes, topic: str = "T", **how: Any) -> Any:
-    made = rocketmq.Message()
-    made.topic, made.body = topic, body
-    for name, value in how.items():
-        setattr(made, name, value)
-    return made
+@contextmanager
+def served_by(
+    node: ChildNode, rocketmq: ModuleType, opened: list[Any], topics: bool = True
+) -> Iterator[Clients]:
+    """Clients of a node that is started for one test."""
+    node.start()
+    try:
+        node.wait_port()
+        if topics:
+            make_topics(node.endpoint)
+        clients = Clients(rocketmq, node.endpoint, "T", opened)
+        yield clients
+        clients.end()
+    finally:
+        node.stop()
+
+
+@pytest.fixture
+def clients(rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: list[Any]) -> Clients:
+    return Clients(rocketmq, shared.endpoint, topic, opened)
 
 
 def until(holds: Callable[[], Any], seconds: float = 60.0) -> None:
@@ -146,64 +161,54 @@ def receive_all(consumer: Any, count: int, invisible: int = 15, seconds: float =
 # -- producing -------------------------------------------------------------------------------------
 
 
-def test_sync_send_answers_with_the_clients_id_and_growing_offsets(
-    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
-) -> None:
-    sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
-    receipts = [sender.send(message(rocketmq, b"%d" % k, topic)) for k in range(8)]
+def test_sync_send_answers_with_the_clients_id_and_growing_offsets(clients: Clients) -> None:
+    sender = clients.producer()
+    receipts = [sender.send(clients.message(b"%d" % k)) for k in range(8)]
     assert len({receipt.message_id for receipt in receipts}) == 8
     assert Counter(receipt.offset for receipt in receipts) == {0: 4, 1: 4}
 
 
-def test_async_send(rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened) -> None:
-    sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
-    futures = [sender.send_async(message(rocketmq, b"%d" % k, topic)) for k in range(50)]
+def test_async_send(clients: Clients) -> None:
+    sender = clients.producer()
+    futures = [sender.send_async(clients.message(b"%d" % k)) for k in range(50)]
     assert len({future.result().message_id for future in futures}) == 50
 
 
-def test_a_body_of_four_mebibytes_goes_and_one_byte_more_does_not(
-    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
-) -> None:
-    sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
+def test_a_body_of_four_mebibytes_goes_and_one_byte_more_does_not(clients: Clients) -> None:
+    sender = clients.producer()
     body = b"x" * (4 << 20)
-    sender.send(message(rocketmq, body, topic))
+    sender.send(clients.message(body))
     with pytest.raises(Exception, match=r"(?i)body|size|large"):
-        sender.send(message(rocketmq, body + b"x", topic))
-    consumer = simple(rocketmq, shared.endpoint, "g", topic, opened=opened)
+        sender.send(clients.message(body + b"x"))
+    consumer = clients.simple("g")
     (found,) = receive_all(consumer, 1)
     assert found.body == body
     consumer.ack(found)
 
 
-def test_a_missing_topic_is_reported(
-    rocketmq: ModuleType, shared: NodeProcess, opened: Opened
-) -> None:
-    sender = producer(rocketmq, shared.endpoint, "T", opened=opened)
+def test_a_missing_topic_is_reported(clients: Clients) -> None:
+    sender = clients.producer("T")
     with pytest.raises(Exception, match="route"):
-        sender.send(message(rocketmq, b"x", "NoSuchTopic"))
+        sender.send(clients.message(b"x", "NoSuchTopic"))
 
 
-def test_a_message_type_that_the_topic_does_not_accept_is_refused(
-    rocketmq: ModuleType, shared: NodeProcess, opened: Opened
-) -> None:
-    sender = producer(rocketmq, shared.endpoint, "Normal", "Fifo", opened=opened)
-    sender.send(message(rocketmq, b"x", "Normal"))
+def test_a_message_type_that_the_topic_does_not_accept_is_refused(clients: Clients) -> None:
+    sender = clients.producer("Normal", "Fifo")
+    sender.send(clients.message(b"x", "Normal"))
     with pytest.raises(Exception, match=r"(?i)type"):
-        sender.send(message(rocketmq, b"x", "Normal", message_group="one"))
-    sender.send(message(rocketmq, b"x", "Fifo", message_group="one"))
+        sender.send(clients.message(b"x", "Normal", message_group="one"))
+    sender.send(clients.message(b"x", "Fifo", message_group="one"))
 
 
 # -- simple consumers ------------------------------------------------------------------------------
 
 
-def test_simple_consumer_receives_once_and_acknowledges(
-    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
-) -> None:
-    sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
-    sent = message(rocketmq, b"body", topic, tag="A", keys="k1")
+def test_simple_consumer_receives_once_and_acknowledges(clients: Clients) -> None:
+    sender = clients.producer()
+    sent = clients.message(b"body", tag="A", keys="k1")
     sent.add_property("color", "blue")
     receipt = sender.send(sent)
-    consumer = simple(rocketmq, shared.endpoint, "g", topic, opened=opened)
+    consumer = clients.simple("g")
     (found,) = receive_all(consumer, 1)
     assert (found.body, found.tag, found.keys) == (b"body", "A", {"k1"})
     assert found.properties == {"color": "blue"}
@@ -215,14 +220,12 @@ def test_simple_consumer_receives_once_and_acknowledges(
     assert 4 < time.monotonic() - began < 15  # not as long as a node waits
 
 
-def test_three_hundred_messages_come_in_batches_of_at_most_32(
-    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
-) -> None:
-    sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
-    futures = [sender.send_async(message(rocketmq, b"%d" % k, topic)) for k in range(300)]
+def test_three_hundred_messages_come_in_batches_of_at_most_32(clients: Clients) -> None:
+    sender = clients.producer()
+    futures = [sender.send_async(clients.message(b"%d" % k)) for k in range(300)]
     for future in futures:
         future.result()
-    consumer = simple(rocketmq, shared.endpoint, "g", topic, opened=opened)
+    consumer = clients.simple("g")
     seen: list[int] = []
     while len(seen) < 300:
         batch = consumer.receive(100, 30)
@@ -233,12 +236,10 @@ def test_three_hundred_messages_come_in_batches_of_at_most_32(
     assert sorted(seen) == list(range(300))
 
 
-def test_an_unacknowledged_message_is_redelivered(
-    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
-) -> None:
-    sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
-    sender.send(message(rocketmq, b"x", topic))
-    consumer = simple(rocketmq, shared.endpoint, "g", topic, opened=opened)
+def test_an_unacknowledged_message_is_redelivered(clients: Clients) -> None:
+    sender = clients.producer()
+    sender.send(clients.message(b"x"))
+    consumer = clients.simple("g")
     before = time.monotonic()  # its time begins after this, and ends 10 s after what comes next
     (first,) = receive_all(consumer, 1, invisible=10)
     began = time.monotonic()
@@ -247,20 +248,18 @@ def test_an_unacknowledged_message_is_redelivered(
     assert time.monotonic() - began < 20
     assert again.message_id == first.message_id
     assert again.delivery_attempt == 2
-    with pytest.raises(rocketmq.v5.exception.BadRequestException) as failure:
+    with pytest.raises(clients.rocketmq.v5.exception.BadRequestException) as failure:
         consumer.ack(first)  # too late
     assert str(int(Code.INVALID_RECEIPT_HANDLE)) in str(failure.value)
     consumer.ack(again)
 
 
-def test_invisible_times_have_bounds_and_can_be_changed(
-    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
-) -> None:
-    sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
-    sender.send(message(rocketmq, b"x", topic))
-    consumer = simple(rocketmq, shared.endpoint, "g", topic, opened=opened)
+def test_invisible_times_have_bounds_and_can_be_changed(clients: Clients) -> None:
+    sender = clients.producer()
+    sender.send(clients.message(b"x"))
+    consumer = clients.simple("g")
     for seconds in (5, 50_000):
-        with pytest.raises(rocketmq.v5.exception.BadRequestException) as failure:
+        with pytest.raises(clients.rocketmq.v5.exception.BadRequestException) as failure:
             consumer.receive(1, seconds)
         assert str(int(Code.ILLEGAL_INVISIBLE_TIME)) in str(failure.value)
     (found,) = receive_all(consumer, 1)
@@ -270,15 +269,13 @@ def test_invisible_times_have_bounds_and_can_be_changed(
     consumer.ack(found)
 
 
-def test_tags_filter_exactly(
-    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
-) -> None:
-    sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
+def test_tags_filter_exactly(clients: Clients) -> None:
+    sender = clients.producer()
     for tag in ("A", "B", "a", "AB"):
-        sender.send(message(rocketmq, tag.encode(), topic, tag=tag))
-    sender.send(message(rocketmq, b"none", topic))
-    wanted = rocketmq.FilterExpression("A || B")
-    consumer = simple(rocketmq, shared.endpoint, "g", topic, opened=opened, expression=wanted)
+        sender.send(clients.message(tag.encode(), tag=tag))
+    sender.send(clients.message(b"none"))
+    wanted = clients.rocketmq.FilterExpression("A || B")
+    consumer = clients.simple("g", expression=wanted)
     found = receive_all(consumer, 2)
     for one in found:
         consumer.ack(one)
@@ -286,15 +283,13 @@ def test_tags_filter_exactly(
     assert consumer.receive(32, 15) == []
 
 
-def test_two_clients_share_and_two_groups_do_not(
-    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
-) -> None:
-    sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
-    one = push(rocketmq, shared.endpoint, "g", topic, opened=opened)
-    two = push(rocketmq, shared.endpoint, "g", topic, opened=opened)
-    other = push(rocketmq, shared.endpoint, "h", topic, opened=opened)
+def test_two_clients_share_and_two_groups_do_not(clients: Clients) -> None:
+    sender = clients.producer()
+    one = clients.push("g")
+    two = clients.push("g")
+    other = clients.push("h")
     for k in range(100):
-        sender.send(message(rocketmq, b"%d" % k, topic))
+        sender.send(clients.message(b"%d" % k))
     until(lambda: len(one.bodies) + len(two.bodies) >= 100 and len(other.bodies) >= 100)
     assert sorted(map(int, one.bodies + two.bodies)) == list(range(100))
     assert sorted(map(int, other.bodies)) == list(range(100))
@@ -303,27 +298,28 @@ def test_two_clients_share_and_two_groups_do_not(
 # -- lite topics -----------------------------------------------------------------------------------
 
 
-def lite_topics_of(rocketmq: ModuleType, endpoint: str, topic: str, opened: Opened) -> Any:
+def lite_topics_of(clients: Clients) -> Any:
     """A producer for a topic of lite topics: called with a lite topic and bodies."""
-    with duolog.sync.Client(endpoint) as client:
-        client.admin.create_topic(f"L{topic}", 2, message_type="LITE")
-    sender = producer(rocketmq, endpoint, f"L{topic}", opened=opened)
+    topic = f"L{clients.topic}"
+    with duolog.sync.Client(clients.endpoint) as client:
+        client.admin.create_topic(topic, 2, message_type="LITE")
+    sender = clients.producer(topic)
 
     def send(lite_topic: str, *bodies: bytes) -> None:
         for body in bodies:
-            sender.send(message(rocketmq, body, f"L{topic}", lite_topic=lite_topic))
+            sender.send(clients.message(body, topic, lite_topic=lite_topic))
 
     return send
 
 
-def test_a_lite_push_consumer_receives_what_it_subscribes_to(
-    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
-) -> None:
-    send = lite_topics_of(rocketmq, shared.endpoint, topic, opened)
+def test_a_lite_push_consumer_receives_what_it_subscribes_to(clients: Clients) -> None:
+    send = lite_topics_of(clients)
     for name in "abc":
         send(name, *[b"%s%d" % (name.encode(), k) for k in range(10)])
-    with duolog.sync.Client(shared.endpoint) as client:
-        client.admin.put_group(f"lite-{topic}", lite_topic=f"L{topic}", retry_delays_ms=[1000])
+    with duolog.sync.Client(clients.endpoint) as client:
+        client.admin.put_group(
+            f"lite-{clients.topic}", lite_topic=f"L{clients.topic}", retry_delays_ms=[1000]
+        )
     failing = [b"a3"]
 
     def answer(found: Any) -> bool:
@@ -332,12 +328,15 @@ def test_a_lite_push_consumer_receives_what_it_subscribes_to(
         failing.clear()
         return False
 
-    received = Received(rocketmq, answer)
-    consumer = rocketmq.LitePushConsumer(
-        configuration(rocketmq, shared.endpoint), f"lite-{topic}", f"L{topic}", received.listener
+    received = Received(clients.rocketmq, answer)
+    consumer = clients.started(
+        clients.rocketmq.LitePushConsumer(
+            clients.configuration(),
+            f"lite-{clients.topic}",
+            f"L{clients.topic}",
+            received.listener,
+        )
     )
-    consumer.startup()
-    opened.append(consumer)
     until(lambda: _subscribed(consumer, "a"))
     consumer.subscribe_lite("b")
     until(lambda: len(received.bodies) >= 21)
@@ -362,17 +361,15 @@ def _subscribed(consumer: Any, lite_topic: str) -> bool:
     return True
 
 
-def test_a_lite_simple_consumer_receives_what_it_subscribes_to(
-    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
-) -> None:
-    send = lite_topics_of(rocketmq, shared.endpoint, topic, opened)
+def test_a_lite_simple_consumer_receives_what_it_subscribes_to(clients: Clients) -> None:
+    send = lite_topics_of(clients)
     send("a", b"a0", b"a1")
     send("b", b"b0")
-    consumer = rocketmq.LiteSimpleConsumer(
-        f"L{topic}", configuration(rocketmq, shared.endpoint), f"lite-{topic}", 5
+    consumer = clients.started(
+        clients.rocketmq.LiteSimpleConsumer(
+            f"L{clients.topic}", clients.configuration(), f"lite-{clients.topic}", 5
+        )
     )
-    consumer.startup()
-    opened.append(consumer)
     until(lambda: _subscribed(consumer, "a"))
     found = receive_all(consumer, 2)
     assert [(one.lite_topic, one.body) for one in found] == [("a", b"a0"), ("a", b"a1")]
@@ -385,55 +382,45 @@ def test_a_lite_simple_consumer_receives_what_it_subscribes_to(
 # -- push consumers --------------------------------------------------------------------------------
 
 
-def test_a_failing_message_is_retried_and_becomes_a_dead_letter(
-    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
-) -> None:
-    sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
-    with duolog.sync.Client(shared.endpoint) as client:
-        client.admin.put_group(f"g-{topic}", retry_times=2, retry_delays_ms=[1000])
-    received = push(
-        rocketmq,
-        shared.endpoint,
-        f"g-{topic}",
-        topic,
-        opened=opened,
+def test_a_failing_message_is_retried_and_becomes_a_dead_letter(clients: Clients) -> None:
+    sender = clients.producer()
+    with duolog.sync.Client(clients.endpoint) as client:
+        client.admin.put_group(f"g-{clients.topic}", retry_times=2, retry_delays_ms=[1000])
+    received = clients.push(
+        f"g-{clients.topic}",
         answer=lambda found: bool(found.body != b"bad"),
     )
-    receipt = sender.send(message(rocketmq, b"bad", topic))
-    sender.send(message(rocketmq, b"good", topic))
+    receipt = sender.send(clients.message(b"bad"))
+    sender.send(clients.message(b"good"))
     until(lambda: len(received.messages) >= 4)
     assert sorted(received.messages) == [(b"bad", 1), (b"bad", 2), (b"bad", 3), (b"good", 1)]
-    with duolog.sync.Client(shared.endpoint) as client:
-        until(lambda: client.admin.topics([f"%DLQ%g-{topic}"]))
-    dead = simple(rocketmq, shared.endpoint, "h", f"%DLQ%g-{topic}", opened=opened)
+    with duolog.sync.Client(clients.endpoint) as client:
+        until(lambda: client.admin.topics([f"%DLQ%g-{clients.topic}"]))
+    dead = clients.simple("h", f"%DLQ%g-{clients.topic}")
     (letter,) = receive_all(dead, 1)
     assert (letter.body, letter.message_id) == (b"bad", receipt.message_id)
     dead.ack(letter)
 
 
-def test_fifo_keeps_the_order_over_a_failing_message(
-    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
-) -> None:
-    sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
-    with duolog.sync.Client(shared.endpoint) as client:
-        client.admin.put_group(f"f-{topic}", orderly=True, retry_times=1, retry_delays_ms=[1000])
+def test_fifo_keeps_the_order_over_a_failing_message(clients: Clients) -> None:
+    sender = clients.producer()
+    with duolog.sync.Client(clients.endpoint) as client:
+        client.admin.put_group(
+            f"f-{clients.topic}", orderly=True, retry_times=1, retry_delays_ms=[1000]
+        )
     for k in range(10):
-        sender.send(message(rocketmq, b"%d" % k, topic, message_group="one"))
-    received = push(
-        rocketmq,
-        shared.endpoint,
-        f"f-{topic}",
-        topic,
-        opened=opened,
+        sender.send(clients.message(b"%d" % k, message_group="one"))
+    received = clients.push(
+        f"f-{clients.topic}",
         answer=lambda found: bool(found.body != b"3"),
     )
     until(lambda: b"9" in received.bodies)
     order = list(dict.fromkeys(received.bodies))
     assert order == [b"%d" % k for k in range(10)]
     assert received.bodies.count(b"3") >= 2
-    with duolog.sync.Client(shared.endpoint) as client:
-        until(lambda: client.admin.topics([f"%DLQ%f-{topic}"]))
-    dead = simple(rocketmq, shared.endpoint, "h", f"%DLQ%f-{topic}", opened=opened)
+    with duolog.sync.Client(clients.endpoint) as client:
+        until(lambda: client.admin.topics([f"%DLQ%f-{clients.topic}"]))
+    dead = clients.simple("h", f"%DLQ%f-{clients.topic}")
     (letter,) = receive_all(dead, 1)
     assert letter.body == b"3"
     dead.ack(letter)
@@ -442,19 +429,17 @@ def test_fifo_keeps_the_order_over_a_failing_message(
 # -- time and transactions -------------------------------------------------------------------------
 
 
-def test_delayed_messages_are_delivered_and_recalled_ones_are_not(
-    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
-) -> None:
-    sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
-    received = push(rocketmq, shared.endpoint, "g", topic, opened=opened)
+def test_delayed_messages_are_delivered_and_recalled_ones_are_not(clients: Clients) -> None:
+    sender = clients.producer()
+    received = clients.push("g")
     at = int(time.time()) + 3
-    sender.send(message(rocketmq, b"delayed", topic, delivery_timestamp=at))
+    sender.send(clients.message(b"delayed", delivery_timestamp=at))
     later = int(time.time()) + 10  # it must still wait when it is recalled
-    recalled = sender.send(message(rocketmq, b"recalled", topic, delivery_timestamp=later))
-    reply = sender.recall_message(topic, recalled.recall_handle)
+    recalled = sender.send(clients.message(b"recalled", delivery_timestamp=later))
+    reply = sender.recall_message(clients.topic, recalled.recall_handle)
     assert recalled.message_id in str(reply) or reply == recalled.message_id
     with pytest.raises(Exception, match=r"(?i)wait|not found|404"):
-        sender.recall_message(topic, recalled.recall_handle)
+        sender.recall_message(clients.topic, recalled.recall_handle)
     until(lambda: received.bodies)
     assert at <= time.time() <= at + 30
     time.sleep(max(0.0, later - time.time()) + 1)
@@ -462,38 +447,32 @@ def test_delayed_messages_are_delivered_and_recalled_ones_are_not(
 
 
 def test_transactions_are_committed_rolled_back_and_checked(
-    rocketmq: ModuleType, tmp_path: Path, opened: Opened
+    rocketmq: ModuleType, tmp_path: Path, opened: list[Any]
 ) -> None:
     node = NodeProcess(
         tmp_path / "data", *SMALL,
         "--set", "transactions.timeout_ms=2000", "--set", "transactions.check_interval_ms=2000",
     )  # fmt: skip
-    node.start()
-    try:
-        make_topics(node.endpoint)
-        resolutions = rocketmq.TransactionResolution
-        asked: Counter[bytes] = Counter()
+    resolutions = rocketmq.TransactionResolution
+    asked: Counter[bytes] = Counter()
 
-        class Checker(rocketmq.TransactionChecker):  # type: ignore[misc, name-defined]
-            def check(self, found: Any) -> Any:
-                # A client that stands still is also asked about what it is about to decide.
-                if found.body in (b"commit", b"rollback"):
-                    commits = found.body == b"commit"
-                    return resolutions.COMMIT if commits else resolutions.ROLLBACK
-                asked[found.body] += 1
-                if found.body == b"undecided" and asked[found.body] < 3:
-                    return resolutions.TRANSACTION_RESOLUTION_UNSPECIFIED
-                return resolutions.ROLLBACK if found.body == b"no" else resolutions.COMMIT
+    class Checker(rocketmq.TransactionChecker):  # type: ignore[misc, name-defined]
+        def check(self, found: Any) -> Any:
+            # A client that stands still is also asked about what it is about to decide.
+            if found.body in (b"commit", b"rollback"):
+                commits = found.body == b"commit"
+                return resolutions.COMMIT if commits else resolutions.ROLLBACK
+            asked[found.body] += 1
+            if found.body == b"undecided" and asked[found.body] < 3:
+                return resolutions.TRANSACTION_RESOLUTION_UNSPECIFIED
+            return resolutions.ROLLBACK if found.body == b"no" else resolutions.COMMIT
 
-        sender = rocketmq.Producer(
-            configuration(rocketmq, node.endpoint), ("T",), checker=Checker()
-        )
-        sender.startup()
-        opened.append(sender)
-        received = push(rocketmq, node.endpoint, "g", "T", opened=opened)
+    with served_by(node, rocketmq, opened) as clients:
+        sender = clients.producer(checker=Checker())
+        received = clients.push("g")
         for body in (b"commit", b"rollback", b"yes", b"no", b"undecided"):
             transaction = sender.begin_transaction()
-            sender.send(message(rocketmq, body), transaction)
+            sender.send(clients.message(body), transaction)
             if body == b"commit":
                 transaction.commit()
             elif body == b"rollback":
@@ -508,97 +487,82 @@ def test_transactions_are_committed_rolled_back_and_checked(
         before = asked.copy()
         time.sleep(3)
         assert asked == before, "what is decided is not asked about"
-        while opened:
-            opened.pop().shutdown()
-    finally:
-        node.stop()
 
 
 # -- connections -----------------------------------------------------------------------------------
 
 
-def test_namespaces_are_isolated(rocketmq: ModuleType, shared: NodeProcess, opened: Opened) -> None:
-    with duolog.sync.Client(shared.endpoint) as client:
+def test_namespaces_are_isolated(clients: Clients) -> None:
+    with duolog.sync.Client(clients.endpoint) as client:
         client.admin.create_topic("ns1%Apart", 1)
         client.admin.create_topic("Apart", 1)
-    inside = producer(rocketmq, shared.endpoint, "Apart", opened=opened, namespace="ns1")
-    inside.send(message(rocketmq, b"inside", "Apart"))
-    outer = simple(rocketmq, shared.endpoint, "g", "Apart", opened=opened)
+    inside = clients.producer("Apart", namespace="ns1")
+    inside.send(clients.message(b"inside", "Apart"))
+    outer = clients.simple("g", "Apart")
     assert outer.receive(32, 15) == []
-    inner = simple(rocketmq, shared.endpoint, "g", "Apart", opened=opened, namespace="ns1")
+    inner = clients.simple("g", "Apart", namespace="ns1")
     (found,) = receive_all(inner, 1)
     assert found.body == b"inside"
     inner.ack(found)
 
 
-def test_of_two_access_points_the_first_may_be_dead(
-    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
-) -> None:
-    endpoints = f"{free_endpoint()};{shared.endpoint}"
-    sender = producer(rocketmq, endpoints, topic, opened=opened)
-    assert sender.send(message(rocketmq, b"x", topic)).message_id
+def test_of_two_access_points_the_first_may_be_dead(clients: Clients) -> None:
+    endpoints = f"{free_endpoint()};{clients.endpoint}"
+    sender = clients.producer(endpoints=endpoints)
+    assert sender.send(clients.message(b"x")).message_id
 
 
-def test_access_keys_are_required(rocketmq: ModuleType, tmp_path: Path, opened: Opened) -> None:
+def test_access_keys_are_required(rocketmq: ModuleType, tmp_path: Path, opened: list[Any]) -> None:
     node = NodeProcess(
         tmp_path / "data", *SMALL,
         "--set", "rocketmq.access_key=ak", "--set", "rocketmq.secret_key=sk",
     )  # fmt: skip
-    node.start()
-    try:
-        make_topics(node.endpoint)
-        right = producer(rocketmq, node.endpoint, opened=opened, keys=("ak", "sk"))
-        assert right.send(message(rocketmq, b"x")).message_id
+    with served_by(node, rocketmq, opened) as clients:
+        right = clients.producer(keys=("ak", "sk"))
+        assert right.send(clients.message(b"x")).message_id
         for keys in (("ak", "wrong"), ()):
-            wrong = producer(rocketmq, node.endpoint, opened=opened, keys=keys)
+            wrong = clients.producer(keys=keys)
             with pytest.raises(Exception, match="route"):
-                wrong.send(message(rocketmq, b"x"))
-        while opened:
-            opened.pop().shutdown()
-    finally:
-        node.stop()
+                wrong.send(clients.message(b"x"))
 
 
-def test_users_sign_and_have_rights(rocketmq: ModuleType, tmp_path: Path, opened: Opened) -> None:
+def test_users_sign_and_have_rights(
+    rocketmq: ModuleType, tmp_path: Path, opened: list[Any]
+) -> None:
     access = access_files(tmp_path, "secret of root")
     node = ChildNode(
         tmp_path / "data", *SMALL_FILES, *SMALL,
         *(word for key, path in access.items() for word in ("--set", f"access.{key}={path}")),
     )  # fmt: skip
-    node.start()
-    node.wait_port()
-    try:
-        root = duolog.sync.Client(node.endpoint, user="root", password="secret of root", timeout=60)
-        with root:
-            root.admin.create_topic("T", 4)
-            root.access.create_user("root", "secret of root", is_super=True)
-            for name, rights in (
-                ("sender", rights_of(("Topic:T", "Pub"))),
-                ("reader", rights_of(("Topic:T", "Sub"), ("Group:g", "Sub"))),
-            ):
-                root.access.create_user(name, f"secret of {name}", signs=True)
-                root.access.set_rights(name, rights)
-            sender, reader = ((name, f"secret of {name}") for name in ("sender", "reader"))
-            sending = producer(rocketmq, node.endpoint, opened=opened, keys=sender)
-            assert sending.send(message(rocketmq, b"x")).message_id
-            reading = simple(rocketmq, node.endpoint, "g", "T", opened=opened, keys=reader)
-            (found,) = receive_all(reading, 1)
-            assert found.body == b"x"
-            reading.ack(found)
-            for keys in (("sender", "wrong"), ("nobody", "wrong"), ()):
-                wrong = producer(rocketmq, node.endpoint, opened=opened, keys=keys)
-                with pytest.raises(Exception, match="route"):
-                    wrong.send(message(rocketmq, b"x"))
-            forbidden = producer(rocketmq, node.endpoint, opened=opened, keys=reader)
-            with pytest.raises(Exception, match="no entry matches Pub"):
-                forbidden.send(message(rocketmq, b"x"))
-            root.access.set_rights("reader", rights_of(("Topic:T", "Sub")))
-            with pytest.raises(Exception, match="Group:g"):
-                reading.receive(1, 15)
-        while opened:
-            opened.pop().shutdown()
-    finally:
-        node.stop()
+    with (
+        served_by(node, rocketmq, opened, topics=False) as clients,
+        duolog.sync.Client(
+            clients.endpoint, user="root", password="secret of root", timeout=60
+        ) as root,
+    ):
+        root.admin.create_topic("T", 4)
+        root.access.create_user("root", "secret of root", is_super=True)
+        for name, rights in (
+            ("sender", rights_of(("Topic:T", "Pub"))),
+            ("reader", rights_of(("Topic:T", "Sub"), ("Group:g", "Sub"))),
+        ):
+            root.access.create_user(name, f"secret of {name}", signs=True)
+            root.access.set_rights(name, rights)
+        sender, reader = ((name, f"secret of {name}") for name in ("sender", "reader"))
+        assert clients.producer(keys=sender).send(clients.message(b"x")).message_id
+        reading = clients.simple("g", keys=reader)
+        (found,) = receive_all(reading, 1)
+        assert found.body == b"x"
+        reading.ack(found)
+        for keys in (("sender", "wrong"), ("nobody", "wrong"), ()):
+            wrong = clients.producer(keys=keys)
+            with pytest.raises(Exception, match="route"):
+                wrong.send(clients.message(b"x"))
+        with pytest.raises(Exception, match="no entry matches Pub"):
+            clients.producer(keys=reader).send(clients.message(b"x"))
+        root.access.set_rights("reader", rights_of(("Topic:T", "Sub")))
+        with pytest.raises(Exception, match="Group:g"):
+            reading.receive(1, 15)
 
 
 def test_a_producer_survives_the_death_of_the_master_and_nothing_is_lost_or_duplicated(
@@ -702,22 +666,22 @@ def test_tls_with_a_certificate_that_the_client_trusts(tmp_path: Path) -> None:
 
 
 def test_clients_continue_after_the_node_was_restarted(
-    rocketmq: ModuleType, node: NodeProcess, opened: Opened
+    rocketmq: ModuleType, node: NodeProcess, opened: list[Any]
 ) -> None:
-    sender = producer(rocketmq, node.endpoint, opened=opened)
-    received = push(rocketmq, node.endpoint, "g", "T", opened=opened)
-    sender.send(message(rocketmq, b"before"))
+    clients = Clients(rocketmq, node.endpoint, "T", opened)
+    sender = clients.producer()
+    received = clients.push("g")
+    sender.send(clients.message(b"before"))
     until(lambda: b"before" in received.bodies)
     assert node.stop() == 0
     node.start()
 
     def sent() -> bool:
         try:
-            return bool(sender.send(message(rocketmq, b"after")).message_id)
+            return bool(sender.send(clients.message(b"after")).message_id)
         except Exception:
             return False
 
     until(sent)
     until(lambda: b"after" in received.bodies)
-    while opened:
-        opened.pop().shutdown()
+    clients.end()
