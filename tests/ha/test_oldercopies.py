@@ -17,6 +17,7 @@ from duolog_server.ha.slaveevents import Connected, Send
 from duolog_server.ha.starts import ANY_RUN, MARKS_MAX, Claim, Marks, Start
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.offsets import PhyOffset
+from sim.disk import SimDisk
 from tests.ha.electorate import KEYS, Electorate, Voter, names
 from tests.ha.pair import log_bytes, new_disk, put
 from tests.known import known
@@ -40,6 +41,26 @@ def confirmed(group: Electorate, *bodies: bytes) -> int:
 
 def incarnation(voter: Voter) -> int:
     return voter.part.identity.incarnation
+
+
+def is_trusted(group: Electorate, name: str, was: int) -> None:
+    """A directory is started, and is the replica that it was."""
+    again = group.restart(name)
+    group.until(lambda: names(group.state) == set("abc"))
+    assert incarnation(again) == was
+
+
+def an_earlier_copy(group: Electorate) -> tuple[str, SimDisk, int]:
+    """The leader's directory before its last start, and what more was confirmed; all are killed."""
+    victim = group.led_by
+    copy, was = victim.disk.copied(), incarnation(victim)
+    group.kill(victim.name)
+    group.restart(victim.name)
+    group.until(lambda: names(group.state) == set("abc") and group.leader is not None)
+    group.run(1000)
+    confirmed(group, b"1", b"2")
+    group.kill(*"abc")
+    return victim.name, copy, was
 
 
 def test_a_registry_entry_describes_a_start() -> None:
@@ -102,9 +123,7 @@ def test_a_start_that_the_registry_never_heard_of_leaves_a_gap_only(three: Elect
     for _ in range(2):  # it dies before it reaches the registry
         three.restart("a")
         three.kill("a")
-    again = three.restart("a")
-    three.until(lambda: names(three.state) == set("abc"))
-    assert incarnation(again) == was
+    is_trusted(three, "a", was)
 
 
 def test_entries_of_unused_incarnations_are_removed_at_the_next_start(three: Electorate) -> None:
@@ -136,21 +155,14 @@ def test_a_claim_whose_answer_is_lost_is_found_again(three: Electorate) -> None:
 
 
 def test_a_copy_of_an_earlier_run_is_not_elected_though_it_is_alone(three: Electorate) -> None:
-    victim = three.led_by
-    copy, was = victim.disk.copied(), incarnation(victim)
-    three.kill(victim.name)
-    three.restart(victim.name)
-    three.until(lambda: names(three.state) == set("abc") and three.leader is not None)
-    three.run(1000)
-    confirmed(three, b"1", b"2")
-    three.kill(*"abc")
-    older = three.restart(victim.name, copy)
+    name, copy, was = an_earlier_copy(three)
+    older = three.restart(name, copy)
     three.run(8000)
     assert older.machine.role is Role.STANDING
     assert three.leader is None
     assert incarnation(older) != was
     assert "older copy" in older.machine.notice
-    others = [three.restart(name) for name in "abc" if name != victim.name]
+    others = [three.restart(other.name) for other in three.others(older)]
     three.until(lambda: three.leader is not None and names(three.state) == set("abc"))
     three.run(1000)
     assert older.machine.notice == ""
@@ -171,21 +183,14 @@ def start_without_the_registry(group: Electorate, name: str, times: int) -> Vote
 def test_a_copy_of_an_earlier_run_that_counts_up_without_the_registry_is_still_older(
     three: Electorate, times: int
 ) -> None:
-    victim = three.led_by
-    copy, was = victim.disk.copied(), incarnation(victim)
-    three.kill(victim.name)
-    three.restart(victim.name)
-    three.until(lambda: names(three.state) == set("abc") and three.leader is not None)
-    confirmed(three, b"1", b"2")
-    three.kill(*"abc")
-    three.voters[victim.name].disk = copy
-    older = start_without_the_registry(three, victim.name, times)
+    name, copy, was = an_earlier_copy(three)
+    three.voters[name].disk = copy
+    older = start_without_the_registry(three, name, times)
     three.run(8000)
     assert three.leader is None
     assert incarnation(older) != was
-    for name in "abc":
-        if name != victim.name:
-            three.restart(name)
+    for other in three.others(older):
+        three.restart(other.name)
     three.until(lambda: three.leader is not None and names(three.state) == set("abc"))
     assert all(log_bytes(v.store) == log_bytes(older.store) for v in three.voters.values())
 
@@ -242,9 +247,7 @@ def test_a_true_directory_is_trusted_however_often_the_registry_is_mute(three: E
         again.lose_replies = True
         three.run(1000)
         three.kill("b")
-    again = three.restart("b")
-    three.until(lambda: names(three.state) == set("abc"))
-    assert incarnation(again) == was
+    is_trusted(three, "b", was)
 
 
 def test_a_directory_whose_late_claim_comes_after_its_next_start_is_true(three: Electorate) -> None:

@@ -16,8 +16,7 @@ from duolog_server.pipeline.errors import BadJob
 from duolog_server.pipeline.segments import Piece, Stretch, pieces, segments_of, walk
 from duolog_server.store.kernels import scan
 from duolog_server.store.messagestore import MessageStore
-from duolog_server.store.osdisk import OsDisk
-from tests.support import NOW, options, put_ok
+from tests.support import NOW, open_store, options, put_ok
 
 pytestmark = [pytest.mark.spark]
 
@@ -30,8 +29,7 @@ def fill(
 ) -> None:
     """A store of several segments, cleanly closed."""
     dice = random.Random(1)
-    store = MessageStore(OsDisk(path), CHOSEN)
-    store.start()
+    store = open_store(path, CHOSEN)
     for k in range(count // 20):
         bodies = [dice.randbytes(dice.randrange(1, 500)) for _ in range(20)]
         texts = [f"KEYS\x01k{k}-{n}\x02TAGS\x01t{n % 3}".encode() for n in range(20)]

@@ -22,7 +22,7 @@ from tests.interop.test_interop import ask, ours, rocketmq, same, writer
 from tests.interop.writer import OPTIONS
 from tests.otherfilesystem import other_file_system
 from tests.pipeline.test_audit import CHOSEN, fill, flip, records
-from tests.support import NOW, put_ok
+from tests.support import NOW, open_store, put_ok
 
 pytestmark = [pytest.mark.spark]
 
@@ -107,8 +107,7 @@ def test_a_damaged_log_is_rebuilt_as_a_node_would(spark: SparkSession, tmp_path:
     for name in ("consumequeue", "index"):
         shutil.rmtree(one / name)
     (one / "abort").write_bytes(b"")
-    store = MessageStore(OsDisk(one), CHOSEN)
-    store.start()
+    store = open_store(one, CHOSEN)
     store.shutdown()
     made = rebuild(spark, other, CHOSEN)
     assert made.damaged
@@ -119,8 +118,7 @@ def test_a_rebuild_keeps_queues_whose_records_are_deleted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = tmp_path / "a"
-    store = MessageStore(OsDisk(path), CHOSEN)
-    store.start()
+    store = open_store(path, CHOSEN)
     put_ok(store, [b"x"] * 7, "expired")
     store.shutdown()
     with other_file_system(path) as elsewhere:
@@ -151,8 +149,7 @@ def test_a_rebuild_keeps_queues_whose_records_are_deleted(
 
 def test_a_directory_that_is_held_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path / "a", 100)
-    holder = MessageStore(OsDisk(tmp_path / "a"), CHOSEN)
-    holder.start()
+    holder = open_store(tmp_path / "a", CHOSEN)
     before = {name: path.read_bytes() for name, path in files(tmp_path / "a").items()}
     code = (
         "from pathlib import Path\nfrom duolog_server.pipeline.errors import BadJob\n"

@@ -28,14 +28,12 @@ from duolog_server.pipeline.logidentity import identity_of
 from duolog_server.pipeline.segments import segments_of
 from duolog_server.pipeline.tier import TierJob, tier, tier_segment
 from duolog_server.pipeline.tierarchive import Archive
-from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.offsets import QueueOffset
-from duolog_server.store.osdisk import OsDisk
 from duolog_server.store.reader import Wanted
 from tests.pipeline.test_audit import flip, records
 from tests.process.support import NodeProcess
 from tests.sparkfixtures import read
-from tests.support import NOW, options, put_ok
+from tests.support import NOW, open_store, options, put_ok
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]
 
@@ -55,8 +53,7 @@ TOPICS = ("orders", "a%b")
 
 def fill(path: Path, seed: int = 3) -> None:
     dice = random.Random(seed)
-    store = MessageStore(OsDisk(path), CHOSEN)
-    store.start()
+    store = open_store(path, CHOSEN)
     for k in range(120):
         bodies = [dice.randbytes(dice.randrange(1, 400)) for _ in range(20)]
         texts = [f"KEYS\x01k{k} x\x02TAGS\x01t{n % 3}\x02p\x01v{n}".encode() for n in range(20)]
@@ -79,8 +76,7 @@ def tiered(spark: SparkSession, out: Path) -> Counter[Any]:
 
 def stored(directory: Path) -> dict[Any, int]:
     """Every message, and the segment it lies in."""
-    store = MessageStore(OsDisk(directory), CHOSEN)
-    store.start()
+    store = open_store(directory, CHOSEN)
     found = {}
     for topic in TOPICS:
         for queue_id in range(3):
@@ -95,10 +91,15 @@ def stored(directory: Path) -> dict[Any, int]:
     return found
 
 
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Where an archive is made."""
+    return tmp_path / "out"
+
+
 def test_sealed_segments_by_topic_and_day_once(
-    spark: SparkSession, directory: Path, tmp_path: Path
+    out: Path, spark: SparkSession, directory: Path
 ) -> None:
-    out = tmp_path / "out"
     known = stored(directory)
     last = max(known.values())
     made = tier(spark, directory, out)
@@ -222,9 +223,8 @@ def manifest(out: Path, number: int = 0) -> Path:
 
 
 def test_another_stores_segments_are_refused_with_both_identities(
-    spark: SparkSession, directory: Path, tmp_path: Path
+    out: Path, spark: SparkSession, directory: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "out"
     tier(spark, directory, out)
     before = tiered(spark, out)
     fill(tmp_path / "other", seed=4)
@@ -246,10 +246,9 @@ def test_another_stores_segments_are_refused_with_both_identities(
 
 
 def test_a_log_goes_on_where_retention_took_all_that_was_tiered(
-    spark: SparkSession, directory: Path, tmp_path: Path
+    out: Path, spark: SparkSession, directory: Path, tmp_path: Path
 ) -> None:
     """The first record of the next segment, or an epoch, connects one run with the other."""
-    out = tmp_path / "out"
     last = sorted((directory / "commitlog").iterdir())[-2:]
     shutil.copytree(directory, tmp_path / "early")
     for path in last[1:]:
@@ -262,9 +261,8 @@ def test_a_log_goes_on_where_retention_took_all_that_was_tiered(
 
 
 def test_two_jobs_side_by_side_write_each_segment_once(
-    spark: SparkSession, directory: Path, tmp_path: Path
+    out: Path, spark: SparkSession, directory: Path
 ) -> None:
-    out = tmp_path / "out"
     known = stored(directory)
     last = max(known.values())
     with ThreadPoolExecutor(4) as pool:
@@ -304,9 +302,8 @@ def verified(out: Path) -> Iterator[str]:
 
 
 def test_a_file_that_is_not_what_was_written_is_an_error_that_names_it(
-    spark: SparkSession, directory: Path, node: NodeProcess, tmp_path: Path
+    out: Path, spark: SparkSession, directory: Path, node: NodeProcess
 ) -> None:
-    out = tmp_path / "out"
     tier(spark, directory, out)
     path = out / json.loads(manifest(out).read_text())["files"][0]["path"]
     good = path.read_bytes()
@@ -354,10 +351,9 @@ def test_a_file_that_is_not_what_was_written_is_an_error_that_names_it(
 
 
 def test_an_archive_of_another_log_is_not_read_beside_a_node(
-    spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, tmp_path: Path
+    out: Path, spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, tmp_path: Path
 ) -> None:
     """Two nodes of the same name: their logs have other epochs."""
-    out = tmp_path / "out"
     other = NodeProcess(tmp_path / "data", *NODE)
     other.start()
     try:

@@ -60,6 +60,14 @@ def run_cli(
         )
 
 
+def refused(done: "subprocess.CompletedProcess[str]", *said: str, status: int = 1) -> None:
+    """A command has ended with an error that says why."""
+    assert done.returncode == status, done.stderr
+    for text in said:
+        assert text in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def migrating(data: Path, *words: str, sizes: tuple[str, ...]) -> ChildProcess:
     """`duolog migrate ...` as a process."""
     command = [*PROGRAM, "migrate", *words, "--data", str(data), *sizes]
@@ -77,5 +85,6 @@ __all__ = [
     "NodeProcess",
     "environment",
     "migrating",
+    "refused",
     "run_cli",
 ]

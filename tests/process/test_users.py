@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from duolog_server.demo.childnode import ChildNode
-from tests.process.support import PATIENT, SMALL_FILES, run_cli
+from tests.process.support import PATIENT, SMALL_FILES, refused, run_cli
 from tests.until import wait_until
 
 pytestmark = pytest.mark.process
@@ -231,8 +231,7 @@ def test_rights_that_are_no_rights_are_refused(place: Place) -> None:
 
 
 def test_a_key_file_is_never_replaced(place: Place) -> None:
-    done = run_cli("user", "key", str(place.directory / "key"))
-    assert (done.returncode, "exists" in done.stderr) == (1, True)
+    refused(run_cli("user", "key", str(place.directory / "key")), "exists")
     assert (place.directory / "key").stat().st_mode & 0o777 == 0o600
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from duolog_server.store.messagestore import MessageStore
+from sim.disk import SimDisk
 from tests.inmemory import directory_in_memory
-from tests.support import crash_what_is_open, open_store
+from tests.support import crash_what_is_open, open_store, sim_disk
 
 
 @pytest.fixture
@@ -28,3 +29,8 @@ def stores_end_with_their_test(tmp_path: Path) -> Iterator[None]:
 def store(tmp_path: Path) -> MessageStore:
     """A small store in the test's directory."""
     return open_store(tmp_path)
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    return sim_disk()

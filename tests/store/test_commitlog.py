@@ -29,6 +29,12 @@ def new_log(path: Path, **changes: object) -> CommitLog:
     return CommitLog(OsDisk(path), options(**changes))
 
 
+@pytest.fixture
+def log(tmp_path: Path) -> CommitLog:
+    """An empty log."""
+    return new_log(tmp_path)
+
+
 def test_segments_are_named_by_20_digits_of_their_first_offset(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     for _ in range(10):
@@ -38,8 +44,7 @@ def test_segments_are_named_by_20_digits_of_their_first_offset(tmp_path: Path) -
     assert all(path.stat().st_size == SEGMENT for path in (tmp_path / "commitlog").iterdir())
 
 
-def test_min_and_max_offset_and_roll_next_file(tmp_path: Path) -> None:
-    log = new_log(tmp_path)
+def test_min_and_max_offset_and_roll_next_file(log: CommitLog) -> None:
     assert (log.min_offset, log.max_offset) == (0, 0)
     where = log.append(Columns.of([b"a", b"b"]), HEADER, 0)
     assert (log.min_offset, log.max_offset) == (0, where.end)
@@ -69,8 +74,7 @@ def test_a_record_that_leaves_exactly_8_bytes_stays(tmp_path: Path) -> None:
     assert len(log.queue.files) == 1
 
 
-def test_a_batch_may_span_segments_and_keeps_its_queue_offsets_dense(tmp_path: Path) -> None:
-    log = new_log(tmp_path)
+def test_a_batch_may_span_segments_and_keeps_its_queue_offsets_dense(log: CommitLog) -> None:
     where = log.append(Columns.of([b"%d" % n * 500 for n in range(60)]), HEADER, 40)
     assert where.end > SEGMENT
     offsets, position = [], 0
@@ -85,8 +89,7 @@ def test_a_batch_may_span_segments_and_keeps_its_queue_offsets_dense(tmp_path: P
     assert offsets == list(range(40, 100))
 
 
-def test_a_message_larger_than_a_segment_is_refused_and_leaves_no_trace(tmp_path: Path) -> None:
-    log = new_log(tmp_path)
+def test_a_message_larger_than_a_segment_is_refused_and_leaves_no_trace(log: CommitLog) -> None:
     log.append(Columns.of([b"first"]), HEADER, 0)
     end = log.max_offset
     with pytest.raises(BadMessage, match="does not fit"):
@@ -112,15 +115,13 @@ def test_a_segment_that_cannot_be_created_undoes_the_whole_batch(tmp_path: Path)
     assert log.get_message(end).queue_offset == 1
 
 
-def test_two_concurrent_writers_fail_an_assertion(tmp_path: Path) -> None:
-    log = new_log(tmp_path)
+def test_two_concurrent_writers_fail_an_assertion(log: CommitLog) -> None:
     log._appending = True
     with pytest.raises(AssertionError, match="one writer"):
         log.append(Columns.of([b"x"]), HEADER, 0)
 
 
-def test_get_data_ends_with_the_segment(tmp_path: Path) -> None:
-    log = new_log(tmp_path)
+def test_get_data_ends_with_the_segment(log: CommitLog) -> None:
     log.append(Columns.of([b"x" * 4000] * 5), HEADER, 0)
     assert len(log.get_data(0)) == SEGMENT
     assert len(log.get_data(SEGMENT)) == log.max_offset - SEGMENT
@@ -129,8 +130,7 @@ def test_get_data_ends_with_the_segment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 1 << 62])
-def test_offsets_outside_the_log_are_refused(tmp_path: Path, offset: int) -> None:
-    log = new_log(tmp_path)
+def test_offsets_outside_the_log_are_refused(log: CommitLog, offset: int) -> None:
     log.append(Columns.of([b"x"]), HEADER, 0)
     with pytest.raises(OffsetOutOfRange):
         log.get_message(offset)
@@ -151,8 +151,7 @@ def test_raw_bytes_are_appended_where_the_log_ends_and_nowhere_else(tmp_path: Pa
         slave.append_data(5, np.zeros(3, np.uint8))
 
 
-def test_an_empty_slave_starts_at_the_segment_its_first_bytes_fall_in(tmp_path: Path) -> None:
-    log = new_log(tmp_path)
+def test_an_empty_slave_starts_at_the_segment_its_first_bytes_fall_in(log: CommitLog) -> None:
     log.append_data(3 * SEGMENT + 100, np.ones(50, np.uint8))
     assert log.queue.files[0].start == 3 * SEGMENT
     assert log.max_offset == 3 * SEGMENT + 150
@@ -185,8 +184,7 @@ def test_truncate_zeroes_the_tail_and_removes_later_segments(tmp_path: Path) -> 
     assert len(list((tmp_path / "commitlog").iterdir())) == 1
 
 
-def test_a_truncation_reports_no_bytes_that_no_sync_has_reached(tmp_path: Path) -> None:
-    log = new_log(tmp_path)
+def test_a_truncation_reports_no_bytes_that_no_sync_has_reached(log: CommitLog) -> None:
     ends = [log.append(Columns.of([b"x" * 3000]), HEADER, n).end for n in range(12)]
     first = log.queue.files[0]
     assert ends[8] > first.end

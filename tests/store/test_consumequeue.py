@@ -62,6 +62,12 @@ def put(queue: ConsumeQueue, entries: list[tuple[int, int, int, int]], missing: 
     return queue.put(rows, order, missing)
 
 
+@pytest.fixture
+def queue(tmp_path: Path) -> ConsumeQueue:
+    """An empty queue."""
+    return new_queue(tmp_path)
+
+
 def test_an_entry_is_offset_size_and_tags_code_in_20_bytes(tmp_path: Path) -> None:
     queue = new_queue(tmp_path)
     put(queue, [(0, 0, 0x9C, 2598919)])
@@ -79,8 +85,7 @@ def test_a_queue_that_starts_late_is_blank_before_its_first_entry(tmp_path: Path
     assert queue.entries(73, 5).T.tolist() == [[1000, 100, 5]]
 
 
-def test_entries_put_again_change_nothing(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
+def test_entries_put_again_change_nothing(queue: ConsumeQueue) -> None:
     entries = [(n, n * 100, 100, n) for n in range(120)]
     put(queue, entries)
     before = [mapped.memory.tobytes() for mapped in queue.files.files]
@@ -89,8 +94,7 @@ def test_entries_put_again_change_nothing(tmp_path: Path) -> None:
     assert queue.max_offset == 120
 
 
-def test_an_entry_past_the_end_is_refused_and_the_next_right_one_taken(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
+def test_an_entry_past_the_end_is_refused_and_the_next_right_one_taken(queue: ConsumeQueue) -> None:
     outcome = put(queue, [(0, 0, 100, 0), (64, 100, 100, 0), (2, 200, 100, 0), (3, 300, 100, 0)])
     assert outcome.refused == [1]  # type: ignore[attr-defined]
     assert queue.entries(0, 9).T.tolist() == [
@@ -101,16 +105,14 @@ def test_an_entry_past_the_end_is_refused_and_the_next_right_one_taken(tmp_path:
     ]
 
 
-def test_a_gap_of_lost_records_is_filled_with_blanks(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
+def test_a_gap_of_lost_records_is_filled_with_blanks(queue: ConsumeQueue) -> None:
     put(queue, [(0, 0, 100, 0)])
     put(queue, [(60, 9000, 100, 0)], missing=70)
     assert queue.max_offset == 61
     assert queue.entries(59, 2).T.tolist() == [[0, 0x7FFFFFFF, 0], [9000, 100, 0]]
 
 
-def test_min_offset_follows_what_the_log_still_holds(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
+def test_min_offset_follows_what_the_log_still_holds(queue: ConsumeQueue) -> None:
     put(queue, [(n, n * 100, 100, 0) for n in range(120)])
     queue.correct_min_offset(2550)
     assert queue.min_offset == 26
@@ -120,8 +122,7 @@ def test_min_offset_follows_what_the_log_still_holds(tmp_path: Path) -> None:
     assert queue.min_offset == queue.max_offset == 120
 
 
-def test_files_below_the_logs_minimum_are_removed_but_never_the_last(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
+def test_files_below_the_logs_minimum_are_removed_but_never_the_last(queue: ConsumeQueue) -> None:
     put(queue, [(n, n * 100, 100, 0) for n in range(120)])
     assert queue.delete_before(5000) == 1
     assert queue.min_offset == 50
@@ -148,13 +149,12 @@ def test_truncate_keeps_exactly_the_entries_below(
 @pytest.mark.parametrize("at", [0, 1, 2500, 4999, 5000])
 @pytest.mark.parametrize("blanks", [0, 1, 60])
 def test_a_cut_reaches_past_newest_files_that_name_no_record(
-    tmp_path: Path, at: int, blanks: int
+    queue: ConsumeQueue, at: int, blanks: int
 ) -> None:
     """blanks: 0 for an empty file, whose entries were never written.
 
     Entries of records that are gone would be taken for those of the records in their place.
     """
-    queue = new_queue(tmp_path)
     full = [(n, n * 100, 100, n) for n in range(50)]
     put(queue, full)
     if blanks:
@@ -183,8 +183,7 @@ def test_recover_finds_how_far_the_files_are_written(tmp_path: Path, written: in
     assert again.max_physical_offset == (written * 100 if written else -1)
 
 
-def test_a_queue_of_blanks_only_survives_recovery(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path)
+def test_a_queue_of_blanks_only_survives_recovery(queue: ConsumeQueue, tmp_path: Path) -> None:
     put(queue, [(30, 100, 100, 0)])
     queue.truncate(0)
     again = recovered(queue, new_queue(tmp_path))

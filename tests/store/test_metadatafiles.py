@@ -211,6 +211,12 @@ def damage(file: Path, how: tuple[str, int, bytes], older: list[bytes]) -> None:
             file.write_bytes(b"{}")
 
 
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node with an empty directory."""
+    return Node(tmp_path)
+
+
 @given(histories, st.dictionaries(st.sampled_from(FILES), damages(), max_size=len(FILES)))
 def test_damage_to_any_files_changes_no_table(
     history: list[Json | str], wounds: dict[str, tuple[str, int, bytes]]
@@ -269,8 +275,7 @@ def test_each_damaged_file_is_reported_and_rewritten(tmp_path: Path) -> None:
                 assert len(node.file(name).read_bytes()) == len(good)
 
 
-def test_an_older_snapshot_whose_next_records_are_gone_is_reported(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_an_older_snapshot_whose_next_records_are_gone_is_reported(node: Node) -> None:
     node.change(topic("A"))
     node.save()
     old = node.file(SNAPSHOT).read_bytes()
@@ -323,8 +328,7 @@ def test_a_master_takes_back_what_its_log_has_lost_and_a_replica_does_not(tmp_pa
         assert bool(node.doubts) == master
 
 
-def test_the_backup_is_brought_up_to_the_snapshot_when_nothing_changes(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_the_backup_is_brought_up_to_the_snapshot_when_nothing_changes(node: Node) -> None:
     node.change(topic("A"))
     node.save()
     assert node.file(SNAPSHOT).read_bytes() != node.file(BACKUP).read_bytes()
@@ -335,8 +339,7 @@ def test_the_backup_is_brought_up_to_the_snapshot_when_nothing_changes(tmp_path:
     assert node.file(SNAPSHOT).stat().st_ino == written
 
 
-def test_a_file_of_a_table_that_did_not_change_is_not_written_again(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_a_file_of_a_table_that_did_not_change_is_not_written_again(node: Node) -> None:
     node.change(topic("A"))
     node.save()
     topics, committed = (node.file(name).stat().st_ino for name in (TOPICS, OFFSETS))
@@ -347,8 +350,7 @@ def test_a_file_of_a_table_that_did_not_change_is_not_written_again(tmp_path: Pa
     assert node.file(OFFSETS).stat().st_ino != committed
 
 
-def test_the_files_have_rocketmqs_shapes(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_the_files_have_rocketmqs_shapes(node: Node) -> None:
     node.change(topic("T", 3))
     node.change(offsets("T", "G", {"0": 250, "1": 3}))
     node.save()
@@ -392,8 +394,7 @@ def test_a_directory_of_rocketmq_opens_with_its_tables(tmp_path: Path) -> None:
     assert made.delay_offsets == node.tables.delay_offsets
 
 
-def test_tables_that_rocketmq_wrote_afterwards_are_adopted(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_tables_that_rocketmq_wrote_afterwards_are_adopted(node: Node) -> None:
     node.change(topic("A"))
     node.change(offsets("A", "g", {"0": 7}))
     node.save()
@@ -412,8 +413,7 @@ def test_tables_that_rocketmq_wrote_afterwards_are_adopted(tmp_path: Path) -> No
     assert node.tables.offsets == {("T", "G"): {0: 250, 1: 250}}
 
 
-def test_one_file_that_rocketmq_might_have_written_is_a_damaged_one(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_one_file_that_rocketmq_might_have_written_is_a_damaged_one(node: Node) -> None:
     node.change(offsets("A", "g", {"0": 7}))
     node.save()
     before = node.state
@@ -442,9 +442,8 @@ def test_a_file_of_rocketmq_that_cannot_be_read_is_an_error_unless_its_backup_ca
     assert Node(tmp_path).tables.topics["T"].queues == 8
 
 
-def test_a_directory_without_checksums_keeps_its_tables(tmp_path: Path) -> None:
+def test_a_directory_without_checksums_keeps_its_tables(node: Node, tmp_path: Path) -> None:
     """As earlier versions wrote it."""
-    node = Node(tmp_path)
     node.change(topic("A"))
     node.change({"op": "delete_topic", "topic": "D", "floors": {"0": 9}})
     node.log.rows[0] = json.dumps(topic("A")).encode()
@@ -638,8 +637,7 @@ def test_files_that_rocketmq_cannot_have_written_are_damaged_ones_though_all_are
     assert node.state == before
 
 
-def test_a_snapshot_older_than_its_backup_is_reported(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_a_snapshot_older_than_its_backup_is_reported(node: Node) -> None:
     node.change(topic("A"))
     node.save()
     node.save()

@@ -18,6 +18,7 @@ from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.osdisk import OsDisk
 from duolog_server.store.recovery import is_mapped_file_matched_recover
 from duolog_server.store.status import PutMessageStatus
+from sim.disk import SimDisk
 from tests import oracle
 from tests.known import known
 from tests.support import (
@@ -588,9 +589,8 @@ def test_whatever_happens_between_puts_all_messages_are_there_in_order(
     check_derived(store)
 
 
-def test_queue_entries_found_after_a_kill_survive_a_power_cut() -> None:
+def test_queue_entries_found_after_a_kill_survive_a_power_cut(disk: SimDisk) -> None:
     """They were in the page cache only but counted as synced, so the checkpoint was wrong."""
-    disk = sim_disk()
     first = open_store(disk, OFF)
     total = 0
     while len(first.log.queue.files) < 3:
@@ -610,9 +610,8 @@ def test_queue_entries_found_after_a_kill_survive_a_power_cut() -> None:
     assert third.queue_range("T", 0) == (0, total + 1)
 
 
-def test_cut_queues_are_not_relied_on_by_a_checkpoint_from_before() -> None:
+def test_cut_queues_are_not_relied_on_by_a_checkpoint_from_before(disk: SimDisk) -> None:
     """Hidden entries are removed from the queues; recovery must add them again from the log."""
-    disk = sim_disk()
     store = open_store(disk, OFF)
     ends = []
     for k in range(60):
@@ -628,8 +627,7 @@ def test_cut_queues_are_not_relied_on_by_a_checkpoint_from_before() -> None:
     assert last.queue_range("T", 0) == (0, 60)
 
 
-def test_entries_of_a_cut_log_begin_again_where_the_log_does() -> None:
-    disk = sim_disk()
+def test_entries_of_a_cut_log_begin_again_where_the_log_does(disk: SimDisk) -> None:
     store = open_store(disk, OFF)
     ends = [put_ok(store, [b"%d" % k * 50]).end_offset for k in range(20)]
     store.truncate(ends[4])
@@ -641,8 +639,7 @@ def test_entries_of_a_cut_log_begin_again_where_the_log_does() -> None:
     assert store.queue_range("T", 0) == (0, 0)
 
 
-def test_a_batch_that_begins_a_segment_is_answered_with_its_records_offset() -> None:
-    disk = sim_disk()
+def test_a_batch_that_begins_a_segment_is_answered_with_its_records_offset(disk: SimDisk) -> None:
     store = open_store(disk)
     for k in range(40):
         result = put_ok(store, [b"x" * 1100])
@@ -730,9 +727,8 @@ def test_a_checkpoint_vouches_for_nothing_that_came_after_a_cut_by_older_clocks(
 
 
 @pytest.mark.parametrize("end", ["kill", "power_cut"])
-def test_a_checkpoint_vouches_for_nothing_that_came_after_a_reset(end: str) -> None:
+def test_a_checkpoint_vouches_for_nothing_that_came_after_a_reset(disk: SimDisk, end: str) -> None:
     """The abandoned log had later times than the one that replaces it."""
-    disk = sim_disk()
     store, other = open_store(disk), open_store(sim_disk())
     for _ in range(40):
         put_ok(store, [b"x" * 900], now=NOW + HOUR)

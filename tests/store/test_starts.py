@@ -512,9 +512,8 @@ def test_names_of_segments_are_durable_before_those_are_served_though_nothing_is
 
 
 @pytest.mark.parametrize("how", ["doubted", "late", "rebuilt"])
-def test_a_log_is_made_durable_before_queues_are_rebuilt_from_it(how: str) -> None:
+def test_a_log_is_made_durable_before_queues_are_rebuilt_from_it(disk: SimDisk, how: str) -> None:
     """A clean stop synced it, but whoever removed the queues may have copied the log as well."""
-    disk = sim_disk()
     store = open_store(disk, OFF)
     put_ok(store, [b"x"], "U", 0)
     fill(store, 90)
@@ -550,8 +549,7 @@ def count_syncs(disk: SimDisk, below: str) -> list[str]:
     return found
 
 
-def test_a_clean_start_syncs_nothing_of_the_log() -> None:
-    disk = sim_disk()
+def test_a_clean_start_syncs_nothing_of_the_log(disk: SimDisk) -> None:
     store = open_store(disk, OFF)
     fill(store, 90)
     store.shutdown()
@@ -644,8 +642,7 @@ def full(disk: SimDisk) -> MessageStore:
     return store
 
 
-def test_on_a_full_disk_no_queue_offset_is_given_again() -> None:
-    disk = sim_disk()
+def test_on_a_full_disk_no_queue_offset_is_given_again(disk: SimDisk) -> None:
     full(disk)
     store = open_store(disk, OFF)
     assert [store.topic_queue_table["T", queue_id] for queue_id in range(3)] == [70] * 3
