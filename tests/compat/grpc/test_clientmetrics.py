@@ -125,6 +125,17 @@ def _request(group: str, value: int = 1, topic: str = "T") -> otlp.ExportMetrics
     return request
 
 
+def _histogram(name: str, *rows: dict[str, str], counts: tuple[int, int] = (1, 0)) -> Any:
+    """A request with a histogram: a point for each row of labels."""
+    request = otlp.ExportMetricsServiceRequest()
+    metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name=name)
+    for labels in rows or ({},):
+        point = metric.histogram.data_points.add(explicit_bounds=[1.0], bucket_counts=counts)
+        for label, text in {**ATTRIBUTES, **labels}.items():
+            point.attributes.add(key=label).value.string_value = text
+    return request
+
+
 async def test_pushes_that_are_too_large_or_no_metrics_are_refused(start_node: StartNode) -> None:
     node = await start_node(**MEASURED)
     path = f"/{SERVICE_NAME}/Export"
@@ -162,13 +173,9 @@ async def test_numbers_and_labels_that_cannot_be_meant_are_refused(start_node: S
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
         export = _stub(channel).Export
         assert (await export(_hostile())).partial_success.rejected_data_points == 8
-        good = otlp.ExportMetricsServiceRequest()
-        metric = good.resource_metrics.add().scope_metrics.add().metrics.add()
-        metric.name = "rocketmq_process_time"
-        for status in ("success", "failure", "so so", 'a"b', "x" * 256, "a\nb"):
-            point = metric.histogram.data_points.add(explicit_bounds=[1.0], bucket_counts=[1, 0])
-            for name, text in {**ATTRIBUTES, "invocation_status": status}.items():
-                point.attributes.add(key=name).value.string_value = text
+        statuses = ("success", "failure", "so so", 'a"b', "x" * 256, "a\nb")
+        rows = [{"invocation_status": status} for status in statuses]
+        good = _histogram("rocketmq_process_time", *rows)
         assert (await export(good)).partial_success.rejected_data_points == 4
     measures = known(broker_of(node).measures)
     assert [labels[2] for _, labels, _ in measures.histograms()] == ["success", "failure"]
@@ -194,13 +201,10 @@ async def test_a_push_has_so_many_points_and_labels_have_no_control_characters(
 
 async def test_what_a_client_tells_as_new_is_added(start_node: StartNode) -> None:
     node = await start_node(**MEASURED)
-    request = otlp.ExportMetricsServiceRequest()
-    metric = request.resource_metrics.add().scope_metrics.add().metrics.add()
-    metric.name = "rocketmq_await_time"
-    metric.histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
-    point = metric.histogram.data_points.add(explicit_bounds=[1.0], bucket_counts=[1, 2], sum=3)
-    for name, text in ATTRIBUTES.items():
-        point.attributes.add(key=name).value.string_value = text
+    request = _histogram("rocketmq_await_time", counts=(1, 2))
+    histogram = request.resource_metrics[0].scope_metrics[0].metrics[0].histogram
+    histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
+    histogram.data_points[0].sum = 3
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
         for _ in range(3):
             await _stub(channel).Export(request)
@@ -239,13 +243,7 @@ async def test_with_users_a_series_needs_the_rights_to_its_group_and_topic(
         of_prefix = await export(_request("mine", topic="mine"), metadata=alice)
         not_there = await export(_request("mine", topic="mine-1"), metadata=alice)
         no_group = await export(_request("mine-1", topic="mine"), metadata=alice)
-        sent = otlp.ExportMetricsServiceRequest()
-        metric = sent.resource_metrics.add().scope_metrics.add().metrics.add()
-        metric.name = "rocketmq_send_cost_time"
-        point = metric.histogram.data_points.add(explicit_bounds=[1.0], bucket_counts=[1, 0])
-        for name, text in ATTRIBUTES.items():
-            point.attributes.add(key=name).value.string_value = text
-        sends = await export(sent, metadata=alice)
+        sends = await export(_histogram("rocketmq_send_cost_time"), metadata=alice)
     assert mine.partial_success.rejected_data_points == 0
     assert others.partial_success.rejected_data_points == 1
     assert made_up.partial_success.rejected_data_points == 1
