@@ -15,7 +15,7 @@ from duolog_server.compat.grpc.words.messages import delivered, ms_of, pulled, s
 from duolog_server.compat.grpc.words.names import group_of, topic_of
 from duolog_server.compat.grpc.words.settings import RECEIVE_BATCH
 from duolog_server.compat.grpc.words.stubs import Code, MessageQueue, Status, definition, service
-from duolog_server.node.consuming.longpoll import check_place, poll, within_room
+from duolog_server.node.consuming.longpoll import poll, within_room
 from duolog_server.node.consuming.offsets import offset_at
 from duolog_server.node.consuming.reading import Reader, Selection
 from duolog_server.node.core.core import Core
@@ -24,6 +24,7 @@ from duolog_server.node.filters.tagfilter import BadFilter, MessageFilter, TagFi
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.pop.liteservice import bound_topic
 from duolog_server.node.pop.popservice import Handle, Popped, PopRequest, PopService
+from duolog_server.node.service.offsets import Offsets
 from duolog_server.store.errors import StoreError
 from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.queueends import QueueKey
@@ -198,15 +199,13 @@ _STARTS = {
 class Puller:
     """Reads queues without leases."""
 
-    def __init__(self, core: Core, reader: Reader) -> None:
+    def __init__(self, core: Core, reader: Reader, offsets: Offsets) -> None:
         self._core = core
         self._reader = reader
+        self._offsets = offsets
 
     def _place(self, queue: MessageQueue, offset: int = 0) -> tuple[str, int]:
-        topic = topic_of(queue.topic)
-        key = (topic, queue.id)
-        check_place(key, self._core.admission.readable_queue(topic, queue.id).queues, offset)
-        return key
+        return self._offsets.check_place((topic_of(queue.topic), queue.id), offset)
 
     async def pull(
         self,
@@ -276,9 +275,8 @@ class Puller:
         group = group_of(request.group)
         if request.offset < 0:
             raise Refused(Code.ILLEGAL_OFFSET, f"offset {request.offset} is negative")
-        topic, queue_id = self._place(request.message_queue)
-        await self._core.metadata.ensure_group(group)
-        await self._core.metadata.commit(group, {topic: {queue_id: request.offset}})
+        key = self._place(request.message_queue)
+        await self._offsets.commit(group, {key: request.offset})
         return service.UpdateOffsetResponse(status=OK)
 
     def committed(self, request: service.GetOffsetRequest) -> service.GetOffsetResponse:

@@ -163,7 +163,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         self._authenticator = authenticator
         self.sender = Sender(broker)
         self._receiver = Receiver(broker.core, broker.pop, self._lite, broker.group)
-        self._puller = Puller(broker.core, broker.reader)
+        self._puller = Puller(broker.core, broker.reader, broker.offsets)
         self._routes = Routes(broker)
         self._relays = TelemetryRelays(self.forwarder)
         self.questions = Questions()

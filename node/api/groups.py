@@ -10,18 +10,17 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from duolog_server.node.api.calls import Caller, unary
 from duolog_server.node.consuming.allocation import Queue, Wish, check_strategy
 from duolog_server.node.consuming.groups import GroupCoordinator, Heartbeat
-from duolog_server.node.consuming.longpoll import check_place
 from duolog_server.node.consuming.offsets import begin, offset_at
 from duolog_server.node.core.core import Core
 from duolog_server.node.core.ports import Answers
 from duolog_server.node.filters.consumerfilters import ConsumerFilters
 from duolog_server.node.filters.sqlfilter import wanted
 from duolog_server.node.pop.retrytopics import RetryTopics
+from duolog_server.node.service.offsets import QUEUES_MAX, Offsets
 from duolog_server.store.grouptopics import group_retry_topic
 from duolog_server.store.metadata import check_group
 from duolog_server.store.offsets import QueueOffset
 
-QUEUES_MAX = 10_000
 ROOMS_MAX, ROOM_CHARACTERS_MAX = 16, 255
 
 
@@ -36,6 +35,7 @@ class GroupsService(stubs.GroupsServicer):
         groups: GroupCoordinator,
         retries: RetryTopics,
     ) -> None:
+        self._offsets = Offsets(core, groups)
         self._core = core
         self._admission = core.admission
         self._metadata = core.metadata
@@ -109,29 +109,8 @@ class GroupsService(stubs.GroupsServicer):
     @unary
     async def Commit(self, request: wire.CommitRequest, context: Caller) -> wire.CommitReply:
         """Commit offsets, unless a queue has gone to another member."""
-        check_group(request.group)
-        table: dict[str, dict[int, int]] = {}
-        if len(request.offsets) > QUEUES_MAX:
-            raise sdk.BadRequest(f"more than {QUEUES_MAX} offsets in one commit")
-        for offset in request.offsets:
-            topic = self._admission.readable_queue(offset.topic, offset.queue_id)
-            if not 0 <= offset.queue_id < topic.queues or offset.offset < 0:
-                raise sdk.BadRequest(
-                    f"{offset.topic}/{offset.queue_id} offset {offset.offset} does not exist"
-                )
-            table.setdefault(offset.topic, {})[offset.queue_id] = offset.offset
-        queues = {(topic, queue) for topic, row in table.items() for queue in row}
-        await self._metadata.ensure_group(request.group)
-        # Nothing is waited for between this and the write: a queue may change hands meanwhile.
-        if request.member_id and not self._groups.may_commit(
-            request.group, request.member_id, queues, self._core.times.mono_ms()
-        ):
-            raise sdk.StaleMember(
-                "one of these queues has been assigned to another member of the group, or this "
-                "master has not heard of the member yet"
-            )
-        if table:
-            await self._metadata.commit(request.group, table, request.forward)
+        queues = {(one.topic, one.queue_id): one.offset for one in request.offsets}
+        await self._offsets.commit(request.group, queues, request.member_id, request.forward)
         return wire.CommitReply()
 
     @unary
@@ -194,8 +173,7 @@ class GroupsService(stubs.GroupsServicer):
         self, request: wire.OffsetAtTimeRequest, context: Caller
     ) -> wire.OffsetAtTimeReply:
         """First message stored at or after a time, or an end of the queue."""
-        topic = self._admission.readable_queue(request.topic, request.queue_id)
-        check_place((request.topic, request.queue_id), topic.queues, 0)
+        self._offsets.check_place((request.topic, request.queue_id))
         return wire.OffsetAtTimeReply(
             queue_offset=offset_at(self._core, request.topic, request.queue_id, start_of(request))
         )
@@ -205,8 +183,7 @@ class GroupsService(stubs.GroupsServicer):
         self, request: wire.OffsetAtSizeRequest, context: Caller
     ) -> wire.OffsetAtTimeReply:
         """The offset up to which the records have at most that many bytes."""
-        topic = self._admission.readable_queue(request.topic, request.queue_id)
-        check_place((request.topic, request.queue_id), topic.queues, request.queue_offset)
+        self._offsets.check_place((request.topic, request.queue_id), request.queue_offset)
         return wire.OffsetAtTimeReply(
             queue_offset=self._core.positions.offset_at_size(
                 request.topic, request.queue_id, QueueOffset(request.queue_offset), request.bytes

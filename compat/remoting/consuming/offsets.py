@@ -25,7 +25,6 @@ from duolog_server.compat.remoting.members import Members
 from duolog_server.compat.remoting.port.dispatcher import Peer
 from duolog_server.compat.remoting.refusals import Refused
 from duolog_server.node.broker import Broker
-from duolog_server.node.consuming.longpoll import check_place
 from duolog_server.node.consuming.offsets import begin, offset_at
 from duolog_server.node.consuming.reading import physical_memory
 from duolog_server.store.queueends import QueueKey
@@ -108,6 +107,7 @@ class Offsets:
         self._broker = broker
         self._members = members
         self._core = broker.core
+        self._check_place = broker.offsets.check_place
         self._commits = commits
         ratio = broker.replication.options.access_message_in_memory_max_ratio
         self._in_memory_bytes = physical_memory() * ratio // 100
@@ -120,7 +120,7 @@ class Offsets:
         header = read_header(QueryOffsetRequest, request.fields)
         group, key = header.consumer_group, (header.topic, header.queue_id)
         await self._broker.log.caught_up()
-        self._check(key)
+        self._check_place(key)
         offset = self._commits.newest(group, key)
         if offset < 0:
             offset = self._core.admission.group_tables().committed(group, *key)
@@ -193,7 +193,7 @@ class Offsets:
     def commit(self, group: str, key: QueueKey, offset: int) -> None:
         """A group commits an offset. Raises NotMaster, UnknownTopic, BadRequest, Busy."""
         self._core.admission.check_current()
-        self._check(key, offset)
+        self._check_place(key, offset)
         if not self._core.metadata.has_group(group):
             raise sdk.BadRequest(f"group {group[:255]!r} does not exist: heartbeats create groups")
         self._commits.note(group, key, offset)
@@ -202,7 +202,7 @@ class Offsets:
         """GET_MAX_OFFSET, GET_MIN_OFFSET."""
         header = read_header(QueueRequest, request.fields)
         await self._broker.log.caught_up()
-        self._check((header.topic, header.queue_id))
+        self._check_place((header.topic, header.queue_id))
         last = request.code == RequestCode.GET_MAX_OFFSET
         at = Start.LATEST if last else Start.EARLIEST
         return self._at(request, header.topic, header.queue_id, at)
@@ -211,7 +211,7 @@ class Offsets:
         """SEARCH_OFFSET_BY_TIMESTAMP."""
         header = read_header(SearchOffsetRequest, request.fields)
         await self._broker.log.caught_up()
-        self._check((header.topic, header.queue_id))
+        self._check_place((header.topic, header.queue_id))
         return self._at(request, header.topic, header.queue_id, max(0, header.timestamp))
 
     async def earliest(self, request: Command) -> Command:
@@ -219,7 +219,7 @@ class Offsets:
         header = read_header(QueueRequest, request.fields)
         key = header.topic, header.queue_id
         await self._broker.log.caught_up()
-        self._check(key)
+        self._check_place(key)
         first = self._core.store.queue_range(*key)[0]
         time_ms = self._core.positions.store_time(*key, first)
         return request.answer(0, fields={"timestamp": str(time_ms)})
@@ -227,7 +227,3 @@ class Offsets:
     def _at(self, request: Command, topic: str, queue_id: int, at: Start | int) -> Command:
         offset = offset_at(self._core, topic, queue_id, at)
         return request.answer(0, fields={"offset": str(offset)})
-
-    def _check(self, key: QueueKey, offset: int = 0) -> None:
-        """Raise UnknownTopic, NoPermission, NotMaster, BadRequest."""
-        check_place(key, self._core.admission.readable_queue(*key).queues, offset)

@@ -67,7 +67,7 @@ async def test_calls_of_rocketmqs_clients_are_admitted_like_those_of_the_sdk(
     master: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = Api(master)
-    puller = Puller(broker_of(master).core, broker_of(master).reader)
+    puller = Puller(broker_of(master).core, broker_of(master).reader, broker_of(master).offsets)
     lite = service.SyncLiteSubscriptionRequest(
         action=definition.PARTIAL_ADD,
         topic=resource("Normal"),

@@ -7,6 +7,7 @@ import duolog
 import pytest
 
 from duolog_server.compat.grpc.words.stubs import definition, service
+from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.broker import Broker
 from duolog_server.node.identity.quotas.quota import Kind, Limit
@@ -18,6 +19,7 @@ from tests.compat.remoting.client import Remoting, connected, records
 from tests.node.api.test_messages import append, append_request
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
+from tests.until import until
 
 BODY = b"x" * 10
 DELAY_SECONDS = 3600
@@ -25,11 +27,15 @@ DELAY_SECONDS = 3600
 
 @dataclass
 class Dialect:
-    """A client of one protocol. send: topic, seconds of delay. pull: group; messages of queue 0."""
+    """A client of one protocol. send: topic, seconds of delay. pull: group; messages of queue 0.
+
+    commit: of the group `known` in T; topic, queue, offset; whether that was taken.
+    """
 
     broker: Broker
     send: Callable[[str, int], Awaitable[object]]
     pull: Callable[[str], Awaitable[int]]
+    commit: Callable[[str, int, int], Awaitable[bool]]
     pop: Callable[[str], Awaitable[int]] | None = None
 
 
@@ -41,7 +47,14 @@ def native(broker: Broker, client: duolog.Client) -> Dialect:
     async def pull(group: str) -> int:
         return (await client.pull("T", 0, 0)).count
 
-    return Dialect(broker, send, pull)
+    async def commit(topic: str, queue: int, offset: int) -> bool:
+        try:
+            await client.admin.commit("known", {(topic, broker.group, queue): offset})
+        except duolog.DuologError:
+            return False
+        return True
+
+    return Dialect(broker, send, pull, commit)
 
 
 def rocketmq(broker: Broker, api: Api) -> Dialect:
@@ -62,10 +75,17 @@ def rocketmq(broker: Broker, api: Api) -> Dialect:
         call = api.stub.PullMessage(request, timeout=10, metadata=api.metadata)
         return sum([reply.WhichOneof("content") == "message" async for reply in call])
 
+    async def commit(topic: str, queue: int, offset: int) -> bool:
+        where = definition.MessageQueue(topic=resource(topic), id=queue)
+        update = service.UpdateOffsetRequest(
+            group=resource("known"), message_queue=where, offset=offset
+        )
+        return bool((await api.call("UpdateOffset", update)).status.code == 20000)
+
     async def pop(group: str) -> int:
         return len((await api.receive(group)).messages)
 
-    return Dialect(broker, send, pull, pop)
+    return Dialect(broker, send, pull, commit, pop)
 
 
 def remoting(broker: Broker, client: Remoting) -> Dialect:
@@ -76,7 +96,12 @@ def remoting(broker: Broker, client: Remoting) -> Dialect:
         await client.beat("member", group, "T")
         return len(records((await client.pull(group, "T", 0)).body))
 
-    return Dialect(broker, send, pull)
+    async def commit(topic: str, queue: int, offset: int) -> bool:
+        place = {"consumerGroup": "known", "topic": topic, "queueId": queue}
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
+        return (await client.ask(code, {**place, "commitOffset": offset})).code == 0
+
+    return Dialect(broker, send, pull, commit)
 
 
 @pytest.fixture
@@ -172,3 +197,12 @@ async def test_reads_are_counted_and_invented_groups_are_not_kept(dialect: Diale
     if dialect.pop is not None:
         assert await dialect.pop("known") == 3
         assert (traffic.messages_out, traffic.bytes_out) == (6, 60)
+
+
+async def test_offsets_are_committed_and_what_is_no_place_is_refused(dialect: Dialect) -> None:
+    for topic, queue, offset in (("Unknown", 0, 1), ("T", 1, 1), ("T", -1, 1), ("T", 0, -1)):
+        assert not await dialect.commit(topic, queue, offset), (topic, queue, offset)
+    tables = dialect.broker.metadata.tables
+    assert tables.committed("known", "T", 0) == -1
+    assert await dialect.commit("T", 0, 7)
+    await until(lambda: tables.committed("known", "T", 0) == 7)

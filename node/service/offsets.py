@@ -1,0 +1,53 @@
+"""Offsets that clients commit for their groups, and the places that they name."""
+
+from collections.abc import Mapping
+
+from duolog import _errors as sdk
+
+from duolog_server.node.consuming.groups import GroupCoordinator
+from duolog_server.node.consuming.longpoll import check_place
+from duolog_server.node.core.core import Core
+from duolog_server.store.metadata import check_group
+from duolog_server.store.queueends import QueueKey
+
+QUEUES_MAX = 10_000
+
+
+class Offsets:
+    """Checks and stores them."""
+
+    def __init__(self, core: Core, coordinator: GroupCoordinator) -> None:
+        self._core = core
+        self._coordinator = coordinator
+
+    def check_place(self, key: QueueKey, offset: int = 0) -> QueueKey:
+        """A queue that may be read. Raises UnknownTopic, NoPermission, NotMaster, BadRequest."""
+        check_place(key, self._core.admission.readable_queue(*key).queues, offset)
+        return key
+
+    async def commit(
+        self, group: str, queues: Mapping[QueueKey, int], member: str = "", forward: bool = False
+    ) -> None:
+        """Commit a group's offsets, which is made if it is missing.
+
+        member: reads the queues; empty where the coordinator has none. forward: offsets below the
+        committed ones are ignored. Raises StaleMember where a queue has gone to another member,
+        BadRequest, Busy, as `check_place` and as a change of metadata.
+        """
+        check_group(group)
+        if len(queues) > QUEUES_MAX:
+            raise sdk.BadRequest(f"more than {QUEUES_MAX} offsets in one commit")
+        table: dict[str, dict[int, int]] = {}
+        for key, offset in queues.items():
+            topic, queue_id = self.check_place(key, offset)
+            table.setdefault(topic, {})[queue_id] = offset
+        await self._core.metadata.ensure_group(group)
+        # Nothing is waited for between this and the write: a queue may change hands meanwhile.
+        now = self._core.times.mono_ms()
+        if member and not self._coordinator.may_commit(group, member, {*queues}, now):
+            raise sdk.StaleMember(
+                "one of these queues has been assigned to another member of the group, or this "
+                "master has not heard of the member yet"
+            )
+        if table:
+            await self._core.metadata.commit(group, table, forward)
