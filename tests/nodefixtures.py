@@ -24,13 +24,16 @@ SMALL_STORE = {
 }
 
 __all__ = [
+    "bare_client",
     "cheap_passwords",
     "client",
     "node",
     "nothing_noted",
     "patient_clients",
+    "producer",
     "quick_groups",
     "short_polls",
+    "single",
     "start_node",
 ]
 
@@ -155,8 +158,35 @@ async def node(start_node: StartNode) -> Node:
 
 
 @pytest.fixture
-async def client(node: Node) -> AsyncIterator[duolog.Client]:
-    """A client of it, and a topic `T` with 4 queues."""
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as made:
-        await made.admin.create_topic("T", 4)
+async def bare_client(node: Node) -> AsyncIterator[duolog.Client]:
+    """A client of it."""
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=20) as made:
         yield made
+
+
+@pytest.fixture
+async def client(bare_client: duolog.Client) -> duolog.Client:
+    """The same, and a topic `T` with 4 queues."""
+    await bare_client.admin.create_topic("T", 4)
+    return bare_client
+
+
+@pytest.fixture
+async def producer(bare_client: duolog.Client) -> AsyncIterator[duolog.Producer]:
+    """A producer of it."""
+    async with bare_client.producer() as made:
+        yield made
+
+
+@pytest.fixture
+async def single(bare_client: duolog.Client) -> duolog.Client:
+    """The same, and a topic `T` with one queue."""
+    await bare_client.admin.create_topic("T", 1)
+    return bare_client
+
+
+async def received(consumer: duolog.Consumer) -> duolog.Message:
+    """The next message of a consumer, within a time in which one comes."""
+    message = await consumer.get(20)
+    assert message is not None
+    return message

@@ -47,12 +47,9 @@ def test_no_source_imports_a_folder_by_its_own_name() -> None:
     assert found == []
 
 
-def test_ruff_refuses_these_names() -> None:
+def test_ruff_refuses_these_names_and_a_second_copy_is_found() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
     assert set(OWN_NAMES) <= set(settings["flake8-tidy-imports"]["banned-api"])
-
-
-def test_a_second_copy_is_found() -> None:
     ha, store = "import" + " ha", "from store" + ".errors"
     assert IMPORTS.findall(f"    {store} import StoreError\n{ha}\n") == [store, ha]
     names = ["duolog_server.store", "os", "store.errors", "sim.linearizable", "sim.world", "storey"]

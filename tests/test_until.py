@@ -47,13 +47,10 @@ async def test_a_wait_is_longer_while_more_processes_than_processors_want_to_run
     assert time.monotonic() - began >= 0.04 * found
 
 
-def test_a_blocking_wait_returns_what_it_found() -> None:
+def test_a_blocking_wait_returns_what_it_found_and_lets_others_go_on() -> None:
     """Who leads, for one: nobody may, a moment later."""
     masters = iter(["", "", "a", ""])
     assert wait_until(lambda: next(masters), pause=0) == "a"
-
-
-def test_a_blocking_wait_lets_others_go_on_as_it_is_told() -> None:
     slept = list[float]()
     wait_until(lambda: len(slept) == 2, pause=0.5, sleep=slept.append)
     assert slept == [0.5, 0.5]

@@ -6,13 +6,10 @@ from bench.failover import Acks
 from duolog_server.demo.measure import percentile
 
 
-def test_the_first_put_of_the_next_master_ends_a_failover() -> None:
+def test_a_failover_lasts_from_the_last_acknowledgement_to_the_first_put_after_it() -> None:
     acks = Acks([(1.0, 7), (2.0, 7), (3.5, 8), (3.6, 8)])
     assert acks.first_of(7) == 3.5
     assert acks.first_of(8) is None
-
-
-def test_a_gap_begins_with_the_last_acknowledgement_before_the_order() -> None:
     acks = Acks([(1.0, 7), (2.0, 7), (2.5, 8), (2.6, 8)])
     assert acks.longest_gap(2.2) == 0.5
     assert acks.longest_gap(2.55) == pytest.approx(0.1)

@@ -22,7 +22,7 @@ SMALL = StoreOptions(
 )
 
 
-def test_disk_is_counted_in_blocks_and_without_the_log(tmp_path: Path) -> None:
+def test_disk_is_counted_in_blocks_since_the_queues_were_requested(tmp_path: Path) -> None:
     for name in ("commitlog", "consumequeue/T/0", "index"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "commitlog/00").write_bytes(b"x" * (1 << 20))
@@ -37,9 +37,6 @@ def test_disk_is_counted_in_blocks_and_without_the_log(tmp_path: Path) -> None:
     assert found["index"] < 1 << 16
     assert 4096 <= found["checkpoint"] < 1 << 16
     assert "commitlog" not in found
-
-
-def test_the_disk_figure_is_the_growth_since_the_queues_were_requested() -> None:
     before = Counter({"index": 420_000_000, "consumequeue": 1_000_000})
     after = Counter({"index": 420_000_000, "consumequeue": 201_000_000, "config": 4096})
     figure = disk_figure(before, after, 16_000, 0)
@@ -48,7 +45,7 @@ def test_the_disk_figure_is_the_growth_since_the_queues_were_requested() -> None
     assert not figure.reached
 
 
-def test_a_filled_store_has_one_message_in_every_queue(tmp_path: Path) -> None:
+def test_a_filled_store_has_a_message_in_every_queue_a_failed_one_none(tmp_path: Path) -> None:
     store = fill(tmp_path, 10, 30, SMALL)
     counts = {
         (queue.topic, queue.queue_id): queue.max_offset - queue.min_offset for queue in store.queues
@@ -60,6 +57,10 @@ def test_a_filled_store_has_one_message_in_every_queue(tmp_path: Path) -> None:
     assert sum(count for (topic, _), count in counts.items() if topic == LITE_TOPIC) == 30
     assert (tmp_path / "abort").exists()
     store.shutdown()
+    with pytest.raises(RuntimeError), fresh_directory() as root:
+        (root / "file").write_bytes(b"x")
+        raise RuntimeError
+    assert not root.exists()
 
 
 def test_a_disk_that_is_nearly_full_is_not_filled_further(
@@ -71,13 +72,6 @@ def test_a_disk_that_is_nearly_full_is_not_filled_further(
     monkeypatch.setattr(disk, "used_ratio", lambda *_: 0.86)
     with pytest.raises(NoRoom, match="86%"):
         check_room(disk)
-
-
-def test_a_fresh_directory_is_gone_after_an_error() -> None:
-    with pytest.raises(RuntimeError), fresh_directory() as root:
-        (root / "file").write_bytes(b"x")
-        raise RuntimeError
-    assert not root.exists()
 
 
 @pytest.mark.process

@@ -104,20 +104,14 @@ def report_of(
 # -- samples -------------------------------------------------------------------------------------
 
 
-def test_a_spread_is_the_median_the_least_and_the_most() -> None:
+def test_a_cell_shows_the_median_and_its_spread_and_both_percentiles() -> None:
     assert Spread.of([30.0, 10.0, 20.0]) == Spread(20.0, 10.0, 30.0)
     assert Spread.of([1.0, 3.0]).median == 2.0
-
-
-def test_a_cell_shows_its_spread_only_where_there_are_rounds() -> None:
     row = BY_NAME["post_small"]
     assert cell_text(Cell([Sample(1234567.0)]), row, False) == "1,234,567"
     cell = Cell([Sample(3.0), Sample(1.0), Sample(2.0)])
     assert cell_text(cell, row, True) == "**2 (1–3)**"
     assert cell_text(Cell(reasons=["why"]), row, False) == "-"
-
-
-def test_a_latency_cell_has_both_percentiles() -> None:
     cell = Cell([Sample(100.0, 900.0), Sample(300.0, 700.0), Sample(200.0, 800.0)])
     text = cell_text(cell, BY_NAME["single"], False)
     assert text == "200 (100–300) / 800 (700–900)"
@@ -134,16 +128,13 @@ def test_the_best_is_the_most_of_a_rate_and_the_least_of_a_time() -> None:
     assert best(cells, BY_NAME["single"], ("a", "c")) is None
 
 
-def test_rows_of_one_call_are_run_once() -> None:
+def test_rows_of_one_call_are_run_once_and_peers_name_real_rows() -> None:
     facts = Facts("", (), (), empty={"consume": "why"}, same_as={"batch_small": "post_small"})
     rows = [BY_NAME[name] for name in ("batch_small", "server_cpu_post", "consume")]
     assert [row.name for row in runs_for(facts, rows)] == ["post_small"]
     cells: Cells = {("p", "post_small"): Cell([Sample(5.0)])}
     fill_equal(cells, "p", facts)
     assert cells["p", "batch_small"] == Cell([Sample(5.0)], [], "post_small")
-
-
-def test_every_row_that_a_peer_names_is_one() -> None:
     for peer in program.PEERS:
         facts = peer.facts
         named = {*facts.empty, *facts.same_as, *facts.same_as.values()}
@@ -156,36 +147,11 @@ def test_every_row_that_a_peer_names_is_one() -> None:
 # -- what clients say ----------------------------------------------------------------------------
 
 
-def test_a_client_says_when_it_begins_and_what_it_measured() -> None:
+def test_what_clients_and_kafkas_tools_say_is_read() -> None:
     assert isinstance(read("began\n"), Began)
     assert read("ended 10 0.5 1.5 2.5\n") == Measured(10, 0.5, 1.5, 2.5)
     assert read("\n") is None
     assert read("not yet: an error\n") is None
-
-
-def test_consumption_that_is_not_complete_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    arrivals = Arrivals(10)
-    assert not arrivals.add(4)
-    assert arrivals.add(6)
-    assert arrivals.measured().messages == 6
-    arrivals.add(1)
-    with pytest.raises(RuntimeError, match="consumed 11 messages of 10"):
-        arrivals.measured()
-    assert capsys.readouterr().out == "began\n"
-
-
-def test_a_message_without_an_acknowledgement_is_an_error() -> None:
-    turn = Turn(0.0, messages=5)
-    turn.sent = turn.portion(3)
-    assert turn.more()
-    turn.sent += turn.portion(3)
-    assert not turn.more()
-    assert turn.done(5).messages == 5
-    with pytest.raises(RuntimeError, match="4 messages of 5"):
-        turn.done(4)
-
-
-def test_the_lines_of_kafkas_tools_are_read() -> None:
     lines = _ProducerLines(1000)
     assert isinstance(
         lines.read("500 records sent, 99.8 records/sec (0.01 MB/sec), 1.0 ms avg latency\n"), Began
@@ -201,6 +167,25 @@ def test_the_lines_of_kafkas_tools_are_read() -> None:
     consumer.read("start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, ...\n")
     row = "2026-01-01 00:00:00:000, 2026-01-01 00:00:01:000, 0.1, 0.1, 1000, 900.0, 3, 500, 1, 2e3"
     assert consumer.read(row) == Measured(1000, 0.5)
+
+
+def test_unconsumed_or_unacknowledged_messages_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    arrivals = Arrivals(10)
+    assert not arrivals.add(4)
+    assert arrivals.add(6)
+    assert arrivals.measured().messages == 6
+    arrivals.add(1)
+    with pytest.raises(RuntimeError, match="consumed 11 messages of 10"):
+        arrivals.measured()
+    assert capsys.readouterr().out == "began\n"
+    turn = Turn(0.0, messages=5)
+    turn.sent = turn.portion(3)
+    assert turn.more()
+    turn.sent += turn.portion(3)
+    assert not turn.more()
+    assert turn.done(5).messages == 5
+    with pytest.raises(RuntimeError, match="4 messages of 5"):
+        turn.done(4)
 
 
 def test_a_project_depends_on_the_artifacts() -> None:
@@ -246,11 +231,6 @@ def test_a_folder_of_jars_is_made_whole(
     assert not (folder / "half.jar").exists()
 
 
-def test_a_missing_program_is_a_reason() -> None:
-    with pytest.raises(Unavailable, match="`no-such-program` is not installed"):
-        maven.need("no-such-program")
-
-
 # -- rounds --------------------------------------------------------------------------------------
 
 
@@ -266,10 +246,7 @@ def test_every_round_gives_a_sample_in_the_units_of_its_row() -> None:
     assert outcome.versions == {"fake": {"fake": "1.0"}}
     assert not outcome.failed("fake")
     assert nothing_is_left(peer)
-
-
-def test_a_client_that_says_only_what_it_measured_has_a_figure() -> None:
-    """Kafka's tool tells its progress every 5 s, and nothing where it is done before."""
+    # Kafka's tool tells its progress every 5 s, and nothing where it is done before.
     peer = FakePeer(programs={Kind.POST: "print('ended 1000 0.5 250 900', flush=True)"})
     outcome = outcome_of(peer)
     assert [s.value for s in outcome.cells["fake", "post_small"].samples] == [2000.0] * 3
@@ -282,16 +259,13 @@ def test_pages_are_in_hand_before_a_client_sends_as_fast_as_it_can() -> None:
     assert NEW_PAGES not in outcome_of(FakePeer(), scale=SMALL).limits
 
 
-def test_a_peer_that_cannot_be_had_is_skipped_with_its_reason() -> None:
+def test_a_missing_peer_or_a_failing_client_costs_its_cells_alone() -> None:
     absent, present = FakePeer("absent", missing="no such package"), FakePeer()
     outcome = outcome_of(absent, present)
     assert outcome.skipped == {"absent": "no such package"}
     assert outcome.cells["absent", "single"] == Cell(reasons=["no such package"])
     assert len(outcome.cells["fake", "single"].samples) == 3
     assert not absent.started
-
-
-def test_a_client_that_fails_costs_its_cell_alone() -> None:
     peer = FakePeer(programs={Kind.POST: "raise SystemExit('too many of them')"})
     outcome = outcome_of(peer)
     assert "too many of them" in outcome.cells["fake", "post_small"].reasons[0]
@@ -334,18 +308,21 @@ def test_a_client_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert nothing_is_left(peer)
 
 
-def test_a_server_that_cannot_start_is_a_reason() -> None:
+def test_what_cannot_start_or_stores_too_little_is_a_reason() -> None:
     waits = {Kind.READY: "import time; time.sleep(600)"}
     outcome = outcome_of(FakePeer(programs=waits, server="raise SystemExit('port in use')"))
     assert "port in use" in outcome.cells["fake", "single"].reasons[0]
 
-
-def test_a_server_that_is_not_installed_is_a_reason() -> None:
     class Broken(FakePeer):
         def servers(self, root: Path, replicated: bool) -> FakeServers:
             return FakeServers([Server("server", ["/no/such/program"], root / "server.log")], {})
 
     assert "cannot start server" in outcome_of(Broken()).cells["fake", "single"].reasons[0]
+    peer = FakePeer(programs={Kind.FILL: ANSWER.replace("1000", "999")})
+    outcome = outcome_of(peer, rows="consume")
+    assert outcome.cells["fake", "consume"].reasons[0] == "stored 999 messages of 1,000"
+    with pytest.raises(Unavailable, match="`no-such-program` is not installed"):
+        maven.need("no-such-program")
 
 
 def test_the_next_server_starts_when_the_one_before_listens(tmp_path: Path) -> None:
@@ -371,22 +348,13 @@ def test_the_next_server_starts_when_the_one_before_listens(tmp_path: Path) -> N
     assert not first.running
 
 
-def test_too_few_stored_messages_are_a_reason() -> None:
-    peer = FakePeer(programs={Kind.FILL: ANSWER.replace("1000", "999")})
-    outcome = outcome_of(peer, rows="consume")
-    assert outcome.cells["fake", "consume"].reasons[0] == "stored 999 messages of 1,000"
-
-
-def test_recovery_kills_the_server_and_starts_it_again() -> None:
+def test_recovery_kills_the_server_and_starts_it_again_in_its_rounds() -> None:
     peer = FakePeer()
     outcome = outcome_of(peer, rows="recovery")
     found = outcome.cells["fake", "recovery"]
     assert found.reasons == []
     assert all(0 < sample.value < 30 for sample in found.samples)
     assert nothing_is_left(peer)
-
-
-def test_recovery_may_take_fewer_rounds_than_the_rest() -> None:
     peer = FakePeer(facts=Facts("", (), (), recovery_rounds=1))
     outcome = outcome_of(peer, rows="recovery,single")
     assert len(outcome.cells["fake", "recovery"].samples) == 1
@@ -487,23 +455,27 @@ def full_outcome(*names: str) -> Outcome:
     return outcome
 
 
-def test_the_table_has_a_column_a_peer_and_a_row_a_figure() -> None:
+def test_the_table_has_a_column_a_peer_and_reasons_for_empty_cells() -> None:
     peers = FakePeer("duolog"), FakePeer("fake")
     lines = table(report_of(full_outcome("duolog", "fake"), *peers)).splitlines()
     assert len(lines) == 2 + len(ROWS)
     assert {line.count("|") for line in lines} == {4}
     assert lines[2] == "| 100 B, batch call, msg/s | 200 (100–300) | **300 (200–400)** |"
+    facts = Facts("Known", ("a setting",), ("for it: much",), empty={"consume_each": "no call"})
+    known, absent = FakePeer("known", facts=facts), FakePeer("absent", missing="not here")
+    text = page(report_of(outcome_of(known, absent), known, absent))
+    assert "- Known, consume 100 B, objects, one call a message: no call" in text
+    assert text.count("not here") == 1
+    assert "- A setting." in text
+    assert "- Speaks for it: much." in text
 
 
-def test_a_page_of_a_full_run_on_a_quiet_machine_may_be_quoted() -> None:
+def test_a_page_may_be_quoted_where_its_run_was_full_and_quiet() -> None:
     report = report_of(full_outcome("duolog"), FakePeer("duolog"))
     text = page(report)
     assert "not to be quoted" not in text
     assert "| TCP, one connection into an asyncio receiver, MB/s | 1,000 (900–1,100) |" in text
     assert "None." in text
-
-
-def test_a_page_says_that_its_run_was_quick_or_disturbed() -> None:
     outcome, peer = full_outcome("duolog"), FakePeer("duolog")
     quick = page(report_of(outcome, peer, scale=SMALL))
     assert "not to be quoted: they are of a run of fewer rounds or of less time" in quick
@@ -524,16 +496,6 @@ def test_others_are_those_who_are_not_ours(tmp_path: Path) -> None:
     assert others.share(2) == 1.0
     stat.write_text(f"cpu  100 0 100 9000 90 0 0 {3600 * tick} 0 0\n")  # taken by the host
     assert others.share(2) == 1.0
-
-
-def test_a_page_gives_the_reasons_of_empty_cells_once() -> None:
-    facts = Facts("Known", ("a setting",), ("for it: much",), empty={"consume_each": "no call"})
-    known, absent = FakePeer("known", facts=facts), FakePeer("absent", missing="not here")
-    text = page(report_of(outcome_of(known, absent), known, absent))
-    assert "- Known, consume 100 B, objects, one call a message: no call" in text
-    assert text.count("not here") == 1
-    assert "- A setting." in text
-    assert "- Speaks for it: much." in text
 
 
 # -- the command ---------------------------------------------------------------------------------

@@ -97,3 +97,9 @@ def open_window(browser: "Browser") -> Iterator[Open]:
     for context in contexts:
         context.close()
     assert [one for window in windows for one in window.complaints] == []
+
+
+@pytest.fixture
+def window(site: Cluster, open_window: Open) -> Window:
+    """A tab at the cluster's console."""
+    return open_window(site.url)

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.conftest import Open
 from tests.browser.site import HOSTILE, LETTERS, Cluster
+from tests.browser.window import Window
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
 
-def test_some_of_a_page_are_selected_and_sent_again(site: Cluster, open_window: Open) -> None:
-    window = open_window(site.url)
+def test_some_of_a_page_are_selected_and_sent_again(site: Cluster, window: Window) -> None:
     page = window.page
     window.open("/groups/shipping")
     page.get_by_role("link", name=f"{LETTERS} dead letters").click()
@@ -36,9 +35,8 @@ def test_some_of_a_page_are_selected_and_sent_again(site: Cluster, open_window: 
 
 
 def test_a_selection_and_all_are_kept_as_files(
-    site: Cluster, open_window: Open, tmp_path: Path
+    site: Cluster, window: Window, tmp_path: Path
 ) -> None:
-    window = open_window(site.url)
     page = window.page
     window.open("/groups/shipping/dead")
     page.get_by_label("Select broker-a/0/0", exact=True).check()

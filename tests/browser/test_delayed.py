@@ -2,16 +2,15 @@
 
 import pytest
 
-from tests.browser.conftest import Open
 from tests.browser.site import DELAYED, Cluster
 from tests.browser.test_hostile import ELEMENTS
 from tests.browser.test_pages import NARROW, WIDE, violations
+from tests.browser.window import Window
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
 
-def test_one_is_found_and_recalled(site: Cluster, open_window: Open) -> None:
-    window = open_window(site.url)
+def test_one_is_found_and_recalled(site: Cluster, window: Window) -> None:
     page = window.page
     with site.client() as client:
         window.until(lambda: client.admin.delayed_page().waiting == DELAYED + 1)

@@ -2,15 +2,14 @@
 
 import pytest
 
-from tests.browser.conftest import Open
 from tests.browser.site import HALVES, Cluster
 from tests.browser.test_pages import NARROW, WIDE, violations
+from tests.browser.window import Window
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
 
-def test_one_is_committed_and_one_rolled_back(site: Cluster, open_window: Open) -> None:
-    window = open_window(site.url)
+def test_one_is_committed_and_one_rolled_back(site: Cluster, window: Window) -> None:
     page = window.page
     with site.client() as client:
         window.until(lambda: client.admin.halves_page().waiting == HALVES)

@@ -47,8 +47,7 @@ def follow(window: Window) -> None:
     window.wait(IDLE)
 
 
-def test_the_cluster_changes_in_place(site: Cluster, open_window: Open) -> None:
-    window = open_window(site.url)
+def test_the_cluster_changes_in_place(site: Cluster, window: Window) -> None:
     follow(window)
     note_flows(window, RATE)
     window.ask(
@@ -84,8 +83,7 @@ def test_a_topic_and_a_group_tell_what_is_sent(site: Cluster, open_window: Open)
     assert topic.ask("window.shifts") == []
 
 
-def test_a_group_tells_which_queue_is_stuck(site: Cluster, open_window: Open) -> None:
-    window = open_window(site.url)
+def test_a_group_tells_which_queue_is_stuck(window: Window) -> None:
     window.open("/groups/billing")
     window.shows("No offset was committed in orders/")
     row = window.page.locator("tbody tr").first
@@ -97,9 +95,8 @@ def test_a_group_tells_which_queue_is_stuck(site: Cluster, open_window: Open) ->
 
 
 def test_the_list_of_topics_tells_rates_and_stays_with_the_search(
-    site: Cluster, open_window: Open
+    site: Cluster, window: Window
 ) -> None:
-    window = open_window(site.url)
     window.open("/topics")
     window.until(lambda: len(window.streams) == 1)
     box = window.page.locator("#q")
@@ -125,18 +122,13 @@ def test_the_list_of_topics_tells_rates_and_stays_with_the_search(
     assert window.ask("window.shifts") == []
 
 
-def test_a_hidden_tab_does_not_follow(site: Cluster, open_window: Open) -> None:
-    window = open_window(site.url)
+def test_a_page_follows_only_while_it_is_shown(window: Window) -> None:
     follow(window)
     assert len(window.streams) == 1
     window.ask(HIDE.format("true"))
     window.until(lambda: not window.streams)
     window.ask(HIDE.format("false"))
     window.until(lambda: len(window.streams) == 1)
-
-
-def test_a_page_that_is_gone_back_to_follows_again(site: Cluster, open_window: Open) -> None:
-    window = open_window(site.url)
     follow(window)
     window.open("/topics")
     window.until(lambda: not window.streams)

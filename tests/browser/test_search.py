@@ -4,6 +4,7 @@ import pytest
 
 from tests.browser.conftest import Open
 from tests.browser.site import Cluster
+from tests.browser.window import Window
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
@@ -11,7 +12,7 @@ ROWS = "document.querySelectorAll('#list tbody tr').length"
 BOX = "document.getElementById('q')"
 
 
-def test_a_list_follows_what_is_typed(site: Cluster, open_window: Open) -> None:
+def test_a_list_follows_what_is_typed_and_has_pages(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     window.open("/topics")
     assert window.ask(ROWS) >= 100, "each topic has a row for each of its replica groups"
@@ -39,10 +40,6 @@ def test_a_list_follows_what_is_typed(site: Cluster, open_window: Open) -> None:
     shared.open(address)
     assert shared.ask(ROWS) == 1
     assert shared.page.locator("#q").input_value() == "sensor-017"
-
-
-def test_a_list_has_pages(site: Cluster, open_window: Open) -> None:
-    window = open_window(site.url)
     window.open("/topics?q=sensor")
     assert window.sentence == "130 topics whose names contain “sensor”."
     window.page.get_by_role("link", name="Next page").click()
@@ -52,8 +49,7 @@ def test_a_list_has_pages(site: Cluster, open_window: Open) -> None:
     window.wait(f"{ROWS} === 100")
 
 
-def test_every_way_to_find_a_message_has_an_example(site: Cluster, open_window: Open) -> None:
-    window = open_window(site.url)
+def test_each_way_to_find_a_message_has_an_example(window: Window) -> None:
     window.open("/messages")
     seen = set()
     for way in ("key", "unique_key", "id", "offset", "time", "text", "sql"):
@@ -64,10 +60,6 @@ def test_every_way_to_find_a_message_has_an_example(site: Cluster, open_window: 
         assert window.ask(f"{BOX}.placeholder") == example
     assert len(seen) == 7
     assert all(example and hint for example, hint in seen)
-
-
-def test_a_message_is_found_by_its_key_in_three_steps(site: Cluster, open_window: Open) -> None:
-    window = open_window(site.url)
     window.open("/messages")
     window.page.get_by_label("Topic").fill("orders")
     window.page.get_by_label("Value").fill("order-1007")
@@ -78,19 +70,12 @@ def test_a_message_is_found_by_its_key_in_three_steps(site: Cluster, open_window
     assert '"order": 7' in window.page.locator("pre").first.inner_text()
 
 
-def test_a_command_is_copied(site: Cluster, open_window: Open) -> None:
-    window = open_window(site.url)
+def test_a_command_is_copied_or_selected_without_a_clipboard(window: Window) -> None:
     window.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     window.open("/groups/billing")
     window.page.get_by_role("button", name="Copy").click()
     window.page.get_by_role("button", name="Copied").wait_for()
     assert window.ask("navigator.clipboard.readText()") == "duolog group explain billing"
-
-
-def test_a_command_is_selected_where_the_clipboard_is_not_given(
-    site: Cluster, open_window: Open
-) -> None:
-    window = open_window(site.url)
     window.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
     window.open("/groups/billing")
     window.page.get_by_role("button", name="Copy").click()

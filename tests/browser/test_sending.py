@@ -5,12 +5,12 @@ import pytest
 from tests.browser.conftest import Open
 from tests.browser.site import HOSTILE, Cluster
 from tests.browser.test_pages import NARROW, WIDE, violations
+from tests.browser.window import Window
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
 
-def test_a_message_is_sent_and_its_page_follows(site: Cluster, open_window: Open) -> None:
-    window = open_window(site.url)
+def test_a_message_is_sent_and_its_page_follows(site: Cluster, window: Window) -> None:
     page = window.page
     window.open("/topics/sensor-100")
     page.get_by_role("link", name="Send a message").click()
@@ -57,8 +57,7 @@ def test_a_message_is_sent_again_unchanged(
     assert copy.properties["note"] == HOSTILE
 
 
-def test_what_is_wrong_is_said_and_what_was_typed_is_kept(site: Cluster, open_window: Open) -> None:
-    window = open_window(site.url)
+def test_what_is_wrong_is_said_and_what_was_typed_is_kept(window: Window) -> None:
     page = window.page
     window.open("/topics/sensor-104/send")
     page.get_by_label("Body").fill("{")
@@ -72,8 +71,7 @@ def test_what_is_wrong_is_said_and_what_was_typed_is_kept(site: Cluster, open_wi
 
 
 @pytest.mark.parametrize("path", ["/topics/orders/send", "/topics/orders/0/0/again"])
-def test_the_forms_are_accessible(site: Cluster, open_window: Open, path: str) -> None:
-    window = open_window(site.url)
+def test_the_forms_are_accessible(window: Window, path: str) -> None:
     for width, height in (WIDE, NARROW):
         window.page.set_viewport_size({"width": width, "height": height})
         window.open(path)

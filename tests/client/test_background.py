@@ -33,7 +33,7 @@ def others() -> set[asyncio.Task[Any]]:
 # -- the owner -----------------------------------------------------------------------------------
 
 
-async def test_tasks_under_way_end_with_their_owner() -> None:
+async def test_tasks_end_with_their_owner_which_they_may_stop() -> None:
     background = Background()
     ended: list[int] = []
 
@@ -50,9 +50,6 @@ async def test_tasks_under_way_end_with_their_owner() -> None:
     assert ended == list(range(20)), "in the order of their beginnings: a simulation repeats it"
     assert not background.busy
     await background.stop()  # nothing to do
-
-
-async def test_tasks_started_while_the_owner_stops_end_too() -> None:
     background = Background()
 
     async def starts_another() -> None:
@@ -66,20 +63,15 @@ async def test_tasks_started_while_the_owner_stops_end_too() -> None:
     async with asyncio.timeout(20):
         await background.stop()
     assert not others()
-
-
-async def test_a_task_may_stop_its_own_owner() -> None:
     background = Background()
     background.start(forever())
-    ended = background.start(background.stop())
+    stopping = background.start(background.stop())
     async with asyncio.timeout(20):
-        await ended
+        await stopping
     assert not others()
 
 
-async def test_an_error_is_reported_to_the_owner_once_and_logged_otherwise(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_an_error_is_reported_or_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     told: list[Exception] = []
     error = ValueError("x")
     owner = Background(told.append)
@@ -93,20 +85,15 @@ async def test_an_error_is_reported_to_the_owner_once_and_logged_otherwise(
     (record,) = caplog.records
     assert record.exc_info is not None
     assert record.exc_info[1] is error
-
-
-async def test_a_cancelled_task_is_not_an_error() -> None:
-    told: list[Exception] = []
-    background = Background(told.append)
-    background.start(forever()).cancel()
-    await background.finish()
-    assert told == []
+    owner.start(forever()).cancel()
+    await owner.finish()
+    assert told == [error]
 
 
 # -- shared calls --------------------------------------------------------------------------------
 
 
-async def test_a_shared_call_is_made_once_and_outlives_its_waiters() -> None:
+async def test_a_shared_call_is_made_once_outlives_its_waiters_and_fails_all() -> None:
     joint: Joint[str, int] = Joint()
     made = 0
     ready = asyncio.Event()
@@ -127,21 +114,15 @@ async def test_a_shared_call_is_made_once_and_outlives_its_waiters() -> None:
     assert first.cancelled()
     assert second.result() == 1
     assert await joint.call("k", make) == 2  # an answer is not kept
-
-
-async def test_an_error_of_a_shared_call_is_raised_in_every_waiter() -> None:
-    joint: Joint[str, None] = Joint()
-    calls = (joint.call("k", lambda: fail(duolog.Busy("x"))) for _ in range(3))
+    failing: Joint[str, None] = Joint()
+    calls = (failing.call("k", lambda: fail(duolog.Busy("x"))) for _ in range(3))
     found = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(error) for error in found] == [duolog.Busy] * 3
-
-
-async def test_a_waiter_of_a_stopped_call_is_not_cancelled() -> None:
-    joint: Joint[str, None] = Joint()
+    failing = Joint()
     async with asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(_kind_of(joint))
+        waiting = tasks.create_task(_kind_of(failing))
         await asyncio.sleep(0)
-        await joint.stop()
+        await failing.stop()
     assert waiting.result() is duolog.Unavailable
 
 
@@ -153,15 +134,12 @@ async def _kind_of(joint: Joint[str, None]) -> type[BaseException]:
     raise AssertionError("it was stopped")
 
 
-async def test_the_first_error_of_a_group_of_tasks_is_raised_unwrapped() -> None:
+async def test_tasks_of_a_group_are_awaited_and_the_first_error_is_raised_unwrapped() -> None:
     with pytest.raises(duolog.Busy):
         async with together() as tasks:
             tasks.create_task(fail(duolog.Busy("x")))
             await forever()
     assert not others()
-
-
-async def test_an_error_after_the_end_of_the_block_is_not_a_cancellation() -> None:
     me = asyncio.current_task()
     assert me is not None
     for others_run in (True, False):
@@ -173,8 +151,6 @@ async def test_an_error_after_the_end_of_the_block_is_not_a_cancellation() -> No
         assert me.cancelling() == 0
     assert not others()
 
-
-async def test_a_failed_request_of_many_fails_the_batch_with_its_error() -> None:
     class Refusing:
         async def send(self, batch: Any, seconds: float) -> list[Part]:
             await asyncio.sleep(0)
@@ -184,9 +160,6 @@ async def test_a_failed_request_of_many_fails_the_batch_with_its_error() -> None
         producer._sender = Refusing()  # type: ignore[assignment]
         with pytest.raises(duolog.Busy):
             await producer.send_batch("T", [bytes(700_000)] * 4)
-
-
-async def test_tasks_started_by_a_task_after_the_block_are_awaited() -> None:
     ended: list[int] = []
 
     async with together() as tasks:
@@ -312,7 +285,7 @@ async def _send(batcher: Batcher, slot: Slot | None) -> duolog.Receipt:
     return await batcher.send(batcher.filling_of("T", slot, PLAIN), b"x", b"", deadline)
 
 
-async def test_messages_lingering_when_the_producer_is_closed_are_not_sent() -> None:
+async def test_what_waits_when_the_producer_is_closed_is_not_sent_and_answered() -> None:
     batcher = Batcher(SlowSender(), Buffering(60.0))  # type: ignore[arg-type]
     waiting = asyncio.ensure_future(_send(batcher, None))
     await asyncio.sleep(0.01)
@@ -321,9 +294,6 @@ async def test_messages_lingering_when_the_producer_is_closed_are_not_sent() -> 
         with pytest.raises(duolog.BadRequest, match="the producer is closed"):
             await waiting
     assert not others()
-
-
-async def test_a_send_whose_batch_was_never_begun_is_answered() -> None:
     batcher = Batcher(SlowSender(), Buffering(60.0))  # type: ignore[arg-type]
     waiting = asyncio.ensure_future(_send(batcher, None))
     async with asyncio.timeout(20):
@@ -333,9 +303,6 @@ async def test_a_send_whose_batch_was_never_begun_is_answered() -> None:
         with pytest.raises(duolog.BadRequest, match="the producer is closed"):
             await waiting
     assert not others()
-
-
-async def test_messages_queued_behind_a_single_send_are_not_sent_by_a_closed_producer() -> None:
     sender = SlowSender()
     batcher = Batcher(sender)  # type: ignore[arg-type]
     slot: Slot = ("g", 0)
@@ -436,7 +403,7 @@ async def test_an_owner_does_not_wait_forever_for_a_task_that_ignores_cancellati
     assert not others()
 
 
-async def test_waiting_for_work_times_out_and_the_work_continues() -> None:
+async def test_waiting_for_work_times_out_and_the_first_error_of_several_ends_the_others() -> None:
     background = Background()
     task = background.start(forever())
     assert not await background.finish(0.01)
@@ -444,8 +411,6 @@ async def test_waiting_for_work_times_out_and_the_work_continues() -> None:
     await background.stop()
     assert await background.finish(0.0)
 
-
-async def test_the_first_error_of_several_calls_ends_the_others() -> None:
     async def answer(number: int) -> int:
         return number
 
@@ -473,7 +438,7 @@ class Closing:
         self._closed.append(self._name)
 
 
-async def test_a_part_that_fails_to_close_keeps_no_other_open() -> None:
+async def test_a_part_that_fails_to_close_or_is_cancelled_keeps_no_other_open() -> None:
     closed: list[str] = []
     first, second = duolog.Unavailable("first"), ValueError("second")
     bad, good = Closing(closed, "bad", first), Closing(closed, "good")
@@ -483,10 +448,7 @@ async def test_a_part_that_fails_to_close_keeps_no_other_open() -> None:
     assert closed == ["good", "last"]
     await close_all([good.close], [])
     assert not others()
-
-
-async def test_a_cancelled_closing_still_closes_what_comes_later() -> None:
-    closed: list[str] = []
+    closed.clear()
     slow, last = Background(), Closing(closed, "last", None)
     slow.start(forever())
 

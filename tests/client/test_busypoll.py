@@ -42,12 +42,13 @@ class World:
         return self.looks - before
 
 
-async def test_a_loop_is_kept_awake_for_a_bounded_time() -> None:
+async def test_a_loop_is_kept_awake_for_a_bounded_time_until_it_came() -> None:
     world = World()
     assert 9 <= await world.in_vain() <= 12
-
-
-async def test_it_ends_at_once_when_it_came() -> None:
+    poll = BusyPoll(0)
+    poll.expect()
+    assert not poll.polling
+    assert not busy_poll(0).polling
     world = World()
     world.poll.expect()
     await asyncio.sleep(0)
@@ -58,7 +59,7 @@ async def test_it_ends_at_once_when_it_came() -> None:
     assert world.looks - before <= 1
 
 
-async def test_what_comes_each_time_is_looked_for_each_time() -> None:
+async def test_what_comes_each_time_is_looked_for_and_tries_in_vain_get_rarer() -> None:
     world = World()
     for _ in range(1000):
         before = world.looks
@@ -66,17 +67,11 @@ async def test_what_comes_each_time_is_looked_for_each_time() -> None:
         assert world.looks > before
         await asyncio.sleep(0)
         world.poll.came()
-
-
-async def test_tries_in_vain_make_tries_rarer_and_they_never_end() -> None:
     world = World()
     tried = [n for n in range(4 << MISSES_MAX) if await world.in_vain()]
     assert tried[:4] == [0, 2, 6, 14]  # after 1, 3, 7 … that were not tried
     assert len(tried) <= 2 + MISSES_MAX + 4
     assert tried[-1] > 2 << MISSES_MAX
-
-
-async def test_one_that_pays_again_is_tried_each_time_again() -> None:
     world = World()
     for _ in range(3):
         await world.in_vain()
@@ -88,7 +83,7 @@ async def test_one_that_pays_again_is_tried_each_time_again() -> None:
     assert world.poll.polling
 
 
-async def test_it_gives_way_to_a_program_that_wants_the_processor() -> None:
+async def test_it_gives_way_to_a_program_and_ignores_what_came_unexpectedly() -> None:
     world = World()
     world.poll.expect()
     world.losses += 1
@@ -99,20 +94,10 @@ async def test_it_gives_way_to_a_program_that_wants_the_processor() -> None:
         world.poll.expect()
         skipped += not world.poll.polling
     assert skipped == (1 << LOSS_MISSES) - 1
-
-
-async def test_what_came_unexpectedly_changes_nothing() -> None:
     world = World()
     await world.in_vain()
     world.poll.came()
     assert not await world.in_vain()  # rarer, still
-
-
-async def test_without_a_time_it_never_looks() -> None:
-    poll = BusyPoll(0)
-    poll.expect()
-    assert not poll.polling
-    assert not busy_poll(0).polling
 
 
 @pytest.fixture

@@ -94,21 +94,15 @@ def test_every_field_of_an_answer_is_in_its_description(
     check_same(message, convert(message))
 
 
-def test_unknown_values_are_none() -> None:
+def test_unknown_values_are_none_and_descriptions_do_not_change() -> None:
     topic = wire.TopicReply(stats=[wire.QueueStats()])
     assert _fromwire.topic_of(topic).stats[0].last_store_time_ms is None
     group = wire.GroupDescription(queues=[wire.GroupQueue(committed=-1)])
     assert _fromwire.group_of(group).queues[0].committed is None
-
-
-def test_every_state_of_a_message_has_a_name_in_the_sdk() -> None:
     kinds = wire.DESCRIPTOR.enum_types_by_name["TrackState"].values
     states = [kind.name for kind in kinds if kind.number != wire.TRACK_STATE_UNSPECIFIED]
     reply = wire.TrackReply(groups=[wire.MessageTrack(group=name, state=name) for name in states])
     assert set(_fromwire.states_of([reply]).values()) == set(_descriptions.TrackState)
-
-
-def test_a_description_is_not_changed() -> None:
     node = NodeStatus("n", "SLAVE")
     with pytest.raises(dataclasses.FrozenInstanceError):
         node.name = "m"  # type: ignore[misc]

@@ -27,7 +27,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from tests.until import until
 
 
-def test_pauses_grow_to_a_short_limit_with_jitter() -> None:
+async def test_hints_are_followed_once_at_their_epoch_and_pauses_grow_with_jitter() -> None:
     pauses = []
     for _ in range(200):
         back_off = BackOff()
@@ -36,16 +36,10 @@ def test_pauses_grow_to_a_short_limit_with_jitter() -> None:
         assert found[0] < 0.1
         pauses.append(found[-1])
     assert statistics.pstdev(pauses) > 0.05
-
-
-def test_a_hint_is_followed_at_once_and_not_for_ever() -> None:
     back_off = BackOff()
     found = [back_off.next(True) for _ in range(6)]
     assert found[:3] == [HINTED_SECONDS] * 3
     assert min(found[3:]) > HINTED_SECONDS
-
-
-async def test_a_hint_of_an_older_epoch_is_not_followed() -> None:
     connection = Connection(("127.0.0.1:1", "127.0.0.1:2"))
     await connection.rotate(connection.moves, "127.0.0.1:9", 5)
     assert connection.endpoint == "127.0.0.1:9"
@@ -53,9 +47,6 @@ async def test_a_hint_of_an_older_epoch_is_not_followed() -> None:
     assert connection.endpoint != "127.0.0.1:8"
     await connection.rotate(connection.moves, "127.0.0.1:8", 6)
     assert connection.endpoint == "127.0.0.1:8"
-
-
-async def test_of_many_concurrent_failures_only_one_changes_the_endpoint() -> None:
     connection = Connection(("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"))
     before = connection.moves
     await asyncio.gather(*(connection.rotate(before) for _ in range(8)))
@@ -96,7 +87,7 @@ async def test_a_cancellation_that_grpc_loses_still_cancels(ends: str) -> None:
         await task
 
 
-async def test_a_call_is_not_retried_without_time_for_the_answer() -> None:
+async def test_nothing_is_retried_without_time_for_the_answer() -> None:
     connection = Connection(("127.0.0.1:1",))
     tries: list[float] = []
 
@@ -109,9 +100,16 @@ async def test_a_call_is_not_retried_without_time_for_the_answer() -> None:
         await connection.call(refused, 3.0)
     assert len(tries) == 1
     await connection.close()
+    # If the deadline interrupted the retry, the result would be unknown.
+    script = Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH, takes=1.2)
+    async with pauses_of_the_loop() as longest:
+        with pytest.raises((duolog.Busy, duolog.ResultUnknown, duolog.Timeout)) as failure:
+            await send(script, 2.0)
+    assert len(script.seen) <= 1
+    assert failure.type is duolog.Busy or longest() > 0.2
 
 
-async def test_a_call_whose_pause_took_too_long_says_why_its_last_try_failed(
+async def test_a_call_whose_last_try_was_cut_off_says_why_the_one_before_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As on a machine that stands still after the pause was found to be short enough."""
@@ -123,17 +121,9 @@ async def test_a_call_whose_pause_took_too_long_says_why_its_last_try_failed(
 
     with pytest.raises(duolog.Unavailable, match="may take TLS only"):
         await connection.call(refused, 1.0)
-    await connection.close()
-
-
-async def test_a_call_whose_last_try_was_cut_off_says_why_the_one_before_failed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(_connection, "would_be_cut_off", lambda pause, took, left: False)
-    connection = Connection(("127.0.0.1:1",))
     errors: list[duolog.DuologError] = [duolog.Unavailable("the port may take TLS only")]
 
-    async def refused(left: float) -> None:
+    async def cut_off(left: float) -> None:
         if errors:
             raise errors.pop()
         await asyncio.sleep(left)
@@ -141,7 +131,7 @@ async def test_a_call_whose_last_try_was_cut_off_says_why_the_one_before_failed(
         raise grpc.aio.AioRpcError(grpc.StatusCode.DEADLINE_EXCEEDED, nothing, nothing, "too late")
 
     with pytest.raises(duolog.Timeout, match="too late; the try before it: the port may take TLS"):
-        await connection.call(refused, 3.0)
+        await connection.call(cut_off, 3.0)
     await connection.close()
 
 
@@ -240,10 +230,21 @@ def test_the_newest_epochs_end_is_kept_even_if_an_older_one_reached_further() ->
         assert topics.known_end("g") == kept
 
 
-async def test_a_refused_send_is_retried_as_a_first_attempt() -> None:
+async def test_unknown_answers_stay_unknown_whatever_follows() -> None:
     script = Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH, wire.PUT_OK)
     assert (await send(script, 5)).status == "PUT_OK"
     assert [request.again for request in script.seen] == [False, False]
+    script = Script(wire.UNKNOWN_ERROR, wire.SEQUENCE_TOO_OLD, wire.PUT_OK)
+    with pytest.raises(duolog.ResultUnknown):
+        await send(script, 5)
+    assert len(script.seen) == 2
+    for asked in (
+        send(Script(wire.UNKNOWN_ERROR), 2.5),
+        send(Script(wire.UNKNOWN_ERROR, wire.IN_SYNC_REPLICAS_NOT_ENOUGH), 2.5),
+        send(Script(wire.UNKNOWN_ERROR, wire.MESSAGE_ILLEGAL), 20.0),
+    ):
+        with pytest.raises(duolog.ResultUnknown):
+            await asked
 
 
 async def test_a_node_that_names_itself_is_asked_again_at_once_and_no_other_one() -> None:
@@ -279,25 +280,6 @@ async def test_a_refusal_may_wait_for_a_part_of_the_time_and_not_where_another_g
     script = Script(wire.UNKNOWN_ERROR, wire.PUT_OK)
     await send(script, 100)
     assert [request.patience_ms > 0 for request in script.seen] == [False, True], "stored there"
-
-
-async def test_a_repeat_of_a_forgotten_send_is_reported_as_unknown_at_once() -> None:
-    script = Script(wire.UNKNOWN_ERROR, wire.SEQUENCE_TOO_OLD, wire.PUT_OK)
-    with pytest.raises(duolog.ResultUnknown):
-        await send(script, 5)
-    assert len(script.seen) == 2
-
-
-async def test_a_send_without_an_answer_is_reported_as_unknown() -> None:
-    with pytest.raises(duolog.ResultUnknown):
-        await send(Script(wire.UNKNOWN_ERROR), 2.5)
-
-
-async def test_a_refusal_after_an_unknown_answer_does_not_make_it_a_failure() -> None:
-    with pytest.raises(duolog.ResultUnknown):
-        await send(Script(wire.UNKNOWN_ERROR, wire.IN_SYNC_REPLICAS_NOT_ENOUGH), 2.5)
-    with pytest.raises(duolog.ResultUnknown):
-        await send(Script(wire.UNKNOWN_ERROR, wire.MESSAGE_ILLEGAL), 20.0)
 
 
 async def test_what_is_stored_and_not_confirmed_is_sent_again_until_it_is() -> None:
@@ -339,14 +321,6 @@ async def test_a_post_that_is_not_confirmed_in_time_says_why_as_a_send_does(clos
             assert (await longer).status == "PUT_OK"
             await producer.close()
     await server.stop(0)
-
-
-async def test_a_put_without_slaves_is_unknown_at_once() -> None:
-    script = Script(wire.SLAVE_NOT_AVAILABLE)
-    with pytest.raises(duolog.SlaveNotAvailable) as failure:
-        await send(script, 60)
-    assert failure.value.status == "SLAVE_NOT_AVAILABLE"
-    assert len(script.seen) == 1
 
 
 @pytest.mark.parametrize(
@@ -438,7 +412,7 @@ class Longest(random.Random):
         return b
 
 
-async def test_a_send_that_was_only_refused_is_known_not_to_be_stored() -> None:
+async def test_a_refusal_is_known_unless_an_answer_before_it_was_not() -> None:
     """The last of its tries has half a second: one that is cut off would not be known."""
     async with pauses_of_the_loop() as longest:
         with pytest.raises((duolog.Busy, duolog.ResultUnknown, duolog.Timeout)) as failure:
@@ -446,6 +420,15 @@ async def test_a_send_that_was_only_refused_is_known_not_to_be_stored() -> None:
                 Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH), 1.7, replace(MACHINE, chance=Longest())
             )
     assert failure.type is duolog.Busy or longest() > 0.2
+    script = Script(wire.SLAVE_NOT_AVAILABLE)
+    with pytest.raises(duolog.SlaveNotAvailable) as failure:
+        await send(script, 60)
+    assert failure.value.status == "SLAVE_NOT_AVAILABLE"
+    assert len(script.seen) == 1
+    script = Script(wire.UNKNOWN_ERROR, wire.THROTTLED)
+    script.retry_after_ms = 60_000
+    with pytest.raises(duolog.ResultUnknown):
+        await send(script, 20.0)
 
 
 async def test_a_send_over_a_quota_goes_again_after_the_time_it_was_told() -> None:
@@ -455,9 +438,6 @@ async def test_a_send_over_a_quota_goes_again_after_the_time_it_was_told() -> No
     assert loop.time() - began >= 0.6
     assert len({(request.producer_id, request.sequence) for request in script.seen}) == 1
     assert [request.again for request in script.seen] == [False] * 3
-
-
-async def test_a_send_that_would_wait_for_a_quota_beyond_its_time_says_so_at_once() -> None:
     script, loop = Script(wire.THROTTLED), asyncio.get_running_loop()
     script.retry_after_ms, began = 60_000, loop.time()
     with pytest.raises(duolog.Throttled) as caught:
@@ -465,13 +445,6 @@ async def test_a_send_that_would_wait_for_a_quota_beyond_its_time_says_so_at_onc
     assert caught.value.retry_after_ms == 60_000
     assert loop.time() - began < 15.0
     assert len(script.seen) == 1
-
-
-async def test_a_quota_after_an_unknown_answer_does_not_make_it_a_failure() -> None:
-    script = Script(wire.UNKNOWN_ERROR, wire.THROTTLED)
-    script.retry_after_ms = 60_000
-    with pytest.raises(duolog.ResultUnknown):
-        await send(script, 20.0)
 
 
 async def test_a_call_over_a_quota_waits_in_its_time_and_stays_with_the_node() -> None:
@@ -505,16 +478,6 @@ async def test_a_call_over_a_quota_waits_in_its_time_and_stays_with_the_node() -
         assert caught.value.retry_after_ms == milliseconds
         assert len(tries) == 1
     await connection.close()
-
-
-async def test_a_refused_send_is_not_retried_without_time_for_the_answer() -> None:
-    """If the deadline interrupted the retry, the result would be unknown."""
-    script = Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH, takes=1.2)
-    async with pauses_of_the_loop() as longest:
-        with pytest.raises((duolog.Busy, duolog.ResultUnknown, duolog.Timeout)) as failure:
-            await send(script, 2.0)
-    assert len(script.seen) <= 1
-    assert failure.type is duolog.Busy or longest() > 0.2
 
 
 async def test_a_send_that_only_waited_for_others_is_tried_until_its_deadline(

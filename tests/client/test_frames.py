@@ -135,16 +135,13 @@ def test_greetings_of_the_two_sides_are_not_the_same() -> None:
         frames.read_welcome(only(frames.goaway("gone for good")))
 
 
-def test_every_method_has_a_number() -> None:
+def test_methods_have_numbers_and_transports_names(monkeypatch: pytest.MonkeyPatch) -> None:
     services = wire.DESCRIPTOR.services_by_name.values()
     methods = {f"/{one.full_name}/{method.name}" for one in services for method in one.methods}
     assert methods == set(frames.NUMBERS)
     assert len(frames.NUMBERS) == len(frames.METHODS) - 1
     assert frames.NUMBERS["/duolog.v1.Messages/Pull"] == 2  # they are for ever
     assert frames.NUMBERS["/duolog.v1.Admin/ElectUnclean"] == 32
-
-
-def test_an_unknown_transport_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUOLOG_TRANSPORT", "GRPC")
     with pytest.raises(duolog.BadRequest, match="DUOLOG_TRANSPORT is 'GRPC'; use frames or grpc"):
         Connection(("127.0.0.1:1",))

@@ -147,10 +147,9 @@ async def test_a_refusal_is_final_names_the_user_and_not_the_password(
     async with duolog.Client([endpoint, never], user="bob", password="no secret") as client:
         with pytest.raises(kind, match=r"not you \(called as user 'bob'\)") as caught:
             await client.admin.node_status()
-        with pytest.raises(kind, match="'bob'"):
-            await client.status_of(endpoint)
-        with pytest.raises(kind, match="'bob'"):
-            await client.pull("T", 0, 0)
+        for asked in (client.status_of(endpoint), client.pull("T", 0, 0)):
+            with pytest.raises(kind, match="'bob'"):
+                await asked
         assert client._router.seed.endpoint == endpoint  # it did not go on to another node
         with pytest.raises(kind, match="'bob'"):
             await client._router.seed.append(wire.AppendRequest(id=1), b"x", float("inf"))
@@ -180,7 +179,7 @@ async def test_a_node_that_refuses_to_tell_its_route_is_asked_less_and_less(
     await connection.close()
 
 
-def test_nothing_that_is_made_of_a_login_shows_the_password() -> None:
+def test_nothing_shows_the_password_and_who_is_named_only_where_that_is_the_question() -> None:
     login = Login("alice", PASSWORD)
 
     class Dummy:
@@ -196,9 +195,6 @@ def test_nothing_that_is_made_of_a_login_shows_the_password() -> None:
     ):
         assert PASSWORD not in repr(made)
         assert WORDS[6:] not in repr(made)
-
-
-def test_who_is_named_only_where_that_is_the_question() -> None:
     login = Login("alice", PASSWORD)
     busy = duolog.Busy("x")
     assert named(busy, login) is busy
@@ -228,9 +224,7 @@ def test_a_user_that_cannot_be_is_refused(
     assert "secret-7" not in "".join(traceback.format_exception(caught.value))
 
 
-async def test_the_synchronous_client_calls_as_its_user(
-    doorkeeper: tuple[Doorkeeper, str],
-) -> None:
+async def test_the_synchronous_client_calls_as_its_user(doorkeeper: tuple[Doorkeeper, str]) -> None:
     import asyncio
 
     keeper, endpoint = doorkeeper

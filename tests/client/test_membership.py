@@ -103,6 +103,14 @@ async def test_a_member_that_was_silent_for_a_session_claims_nothing(node: Node)
     assert node.heard == [[], []]
 
 
+async def test_a_member_whose_heartbeat_took_a_session_claims_nothing(node: Node) -> None:
+    one = await reader(node)
+    node.now += 1.0
+    node.slow = [SESSION - 1.0]
+    await one.share(OURS)
+    assert node.heard == [[], OURS, []]
+
+
 async def test_what_a_silent_member_read_is_never_claimed_again(node: Node) -> None:
     one = await reader(node)
     node.now += SESSION
@@ -150,28 +158,11 @@ async def test_a_member_tells_which_master_it_counts_on(node: Node) -> None:
     assert node.epochs_told[4:] == [5, 0], "the next master must not judge by one before it"
 
 
-async def test_what_was_not_claimed_for_a_commit_is_not_claimed_later(node: Node) -> None:
+async def test_a_member_tells_whether_its_program_has_polled(node: Node) -> None:
     one = await reader(node)
-    node.known = False
-    commit = node.groups.Commit
-
-    async def slowly(request: wire.CommitRequest, timeout: float) -> wire.CommitReply:
-        node.slow = [] if node.known else [SESSION]
-        return cast(wire.CommitReply, await commit(request, timeout))
-
-    node.groups.Commit = slowly
-    await one.commit({("T", 0): 7}, forward=True)
-    assert node.heard == [[], OURS, []], "the first heartbeat was not heard in time"
-    assert (await one.share(OURS)).forfeited == set(OURS)
-    assert node.heard[3:] == [[]]
-
-
-async def test_a_member_whose_heartbeat_took_a_session_claims_nothing(node: Node) -> None:
-    one = await reader(node)
-    node.now += 1.0
-    node.slow = [SESSION - 1.0]
+    node.polled = True
     await one.share(OURS)
-    assert node.heard == [[], OURS, []]
+    assert node.not_polled_told == [True, False]
 
 
 async def test_a_session_counts_from_when_the_heartbeat_was_sent(node: Node) -> None:
@@ -237,16 +228,25 @@ async def test_a_queue_that_could_not_be_claimed_is_never_claimed_for_a_commit(n
     assert node.heard[1:] == [[], []]
 
 
+async def test_what_was_not_claimed_for_a_commit_is_not_claimed_later(node: Node) -> None:
+    one = await reader(node)
+    node.known = False
+    commit = node.groups.Commit
+
+    async def slowly(request: wire.CommitRequest, timeout: float) -> wire.CommitReply:
+        node.slow = [] if node.known else [SESSION]
+        return cast(wire.CommitReply, await commit(request, timeout))
+
+    node.groups.Commit = slowly
+    await one.commit({("T", 0): 7}, forward=True)
+    assert node.heard == [[], OURS, []], "the first heartbeat was not heard in time"
+    assert (await one.share(OURS)).forfeited == set(OURS)
+    assert node.heard[3:] == [[]]
+
+
 async def test_a_queue_that_was_let_go_of_is_never_claimed_for_a_commit(node: Node) -> None:
     one = await reader(node)
     await one.share(OURS[:1])  # before anything is answered
     node.known = False
     await one.commit({("T", 0): 7}, forward=True)
     assert node.heard[1:] == [OURS[:1], OURS[:1]]
-
-
-async def test_a_member_tells_whether_its_program_has_polled(node: Node) -> None:
-    one = await reader(node)
-    node.polled = True
-    await one.share(OURS)
-    assert node.not_polled_told == [True, False]

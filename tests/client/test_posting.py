@@ -70,6 +70,15 @@ async def test_a_send_comes_after_what_was_posted_before_it(bench: Bench) -> Non
     assert last.queue_offset == 3
 
 
+async def test_posts_by_number_know_their_queue_after_the_first(bench: Bench) -> None:
+    await bench.producer.post("T", b"1", queue_id=1)
+    assert not bench.producer.post("T", b"2", queue_id=1).at[0]._moved
+    await bench.producer.flush()
+    assert bench.queues.asked == 1
+    with pytest.raises(duolog.UnknownTopic):
+        await bench.producer.post("T", b"3", queue_id=1, group="elsewhere")
+
+
 async def test_a_queue_has_one_batch_on_its_way_and_any_queue_several(bench: Bench) -> None:
     body = bytes(BATCH_BYTES // 8)
     for _ in range(64):
@@ -106,9 +115,7 @@ async def test_an_error_that_was_read_or_reported_is_not_raised_again(bench: Ben
     assert isinstance(two.error(), duolog.Unavailable)
 
 
-async def test_close_raises_unread_errors_but_does_not_mask_another_error(
-    bench: Bench,
-) -> None:
+async def test_close_raises_unread_errors_but_does_not_mask_another_error(bench: Bench) -> None:
     bench.nodes.error = duolog.Unavailable("gone")
     with pytest.raises(duolog.Unavailable):
         async with bench.producer as producer:
@@ -156,7 +163,7 @@ async def test_a_message_past_its_deadline_fails_alone(bench: Bench) -> None:
     await bench.producer.flush()
 
 
-async def test_a_message_that_a_node_refuses_does_not_take_others_with_it(bench: Bench) -> None:
+async def test_what_a_node_refuses_and_topics_that_do_not_exist_fail_alone(bench: Bench) -> None:
     bodies = [b"bad" if k in (3, 40, 41) else b"%d" % k for k in range(50)]
     handles = [bench.producer.post("T", body, queue_id=0, group="g") for body in bodies]
     with pytest.raises(duolog.MessageTooLarge) as failure:
@@ -166,9 +173,6 @@ async def test_a_message_that_a_node_refuses_does_not_take_others_with_it(bench:
     assert bench.nodes.of(("g", 0)) == good
     found = [handle.receipt().queue_offset for handle in handles if handle.error() is None]
     assert found == list(range(47))
-
-
-async def test_a_topic_that_does_not_exist_fails_its_messages_alone(bench: Bench) -> None:
     told: list[duolog.Posted] = []
     lost = bench.producer.post("none", b"x", key="a")
     other = bench.producer.post("none", b"x", key="b", on_done=told.append)
@@ -194,9 +198,7 @@ async def test_a_cancelled_wait_takes_nothing_back_and_leaves_the_error_to_flush
         await bench.producer.flush()
 
 
-async def test_a_callback_that_fails_keeps_nobody_else_waiting(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_callback_may_post_or_fail(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     def fails(posted: duolog.Posted) -> None:
         raise KeyError("of the user")
 
@@ -207,9 +209,6 @@ async def test_a_callback_that_fails_keeps_nobody_else_waiting(
         await last
         await bench.producer.flush()
     assert told == [last]
-
-
-async def test_a_callback_may_post(bench: Bench) -> None:
     again: list[duolog.Posted] = []
     bench.producer.post(
         "T", b"1", key="k", on_done=lambda _: again.append(bench.producer.post("T", b"2", key="k"))
@@ -218,7 +217,7 @@ async def test_a_callback_may_post(bench: Bench) -> None:
     assert (await again[0]).queue_offset == 1
 
 
-async def test_a_closed_producer_reports_the_messages_it_abandoned() -> None:
+async def test_a_closed_producer_reports_what_it_abandoned_and_refuses_everything() -> None:
     bench = Bench(timeout=0.05)
     bench.nodes.let.clear()
     bench.queues.let.clear()
@@ -230,6 +229,22 @@ async def test_a_closed_producer_reports_the_messages_it_abandoned() -> None:
     assert failure.value.__notes__ == ["2 messages that were posted failed"]
     assert isinstance(under_way.error(), duolog.ResultUnknown)
     assert isinstance(unrouted.error(), duolog.BadRequest)
+    bench = Bench(timeout=0.05, bytes=100)
+    bench.nodes.let.clear()
+    bench.producer.post("T", bytes(80), queue_id=0, group="g", timeout=60)
+    await bench.sends()
+    closing = asyncio.ensure_future(bench.producer.close())
+    await asyncio.sleep(0.01)
+    with pytest.raises(duolog.BadRequest, match="closed"):
+        bench.producer.post("T", b"x")
+    with pytest.raises(duolog.ResultUnknown):
+        await closing
+    with pytest.raises(duolog.BadRequest, match="closed"):
+        bench.producer.post("T", b"x")
+    assert bench.producer._batcher.used == 0
+    assert not bench.producer._batcher._busy
+    timer = bench.producer._batcher._timer
+    assert timer is None or timer.cancelled()
 
 
 @pytest.mark.parametrize("body", ["text", None, 7])
@@ -246,18 +261,13 @@ async def test_a_body_that_changes_later_is_sent_as_it_was(bench: Bench) -> None
     assert bench.nodes.of(None) == [b"before"]
 
 
-async def test_all_keys_of_a_topic_wait_for_one_answer(bench: Bench) -> None:
+async def test_all_keys_of_a_topic_wait_for_one_answer_and_get_its_error(bench: Bench) -> None:
     bench.queues.error = duolog.Unavailable("nobody answers")
     handles = [bench.producer.post("T", b"x", key=str(k)) for k in range(50)]
     with pytest.raises(duolog.Unavailable):
         await bench.producer.flush()
     assert bench.queues.asked == 1
     assert all(isinstance(handle.error(), duolog.Unavailable) for handle in handles)
-
-
-async def test_an_error_while_queues_are_resolved_is_reported_and_blocks_nothing(
-    bench: Bench,
-) -> None:
     bench.queues.error = UnicodeError("of a topic's name")
     with pytest.raises(UnicodeError):
         await bench.producer.post("T", b"x", key="k")
@@ -275,15 +285,6 @@ async def test_the_time_of_a_message_is_its_own_also_while_its_queue_is_unknown(
         await hasty
     bench.queues.let.set()
     assert (await patient).queue_offset == 0
-
-
-async def test_posts_by_number_know_their_queue_after_the_first(bench: Bench) -> None:
-    await bench.producer.post("T", b"1", queue_id=1)
-    assert not bench.producer.post("T", b"2", queue_id=1).at[0]._moved
-    await bench.producer.flush()
-    assert bench.queues.asked == 1
-    with pytest.raises(duolog.UnknownTopic):
-        await bench.producer.post("T", b"3", queue_id=1, group="elsewhere")
 
 
 async def test_a_flush_does_not_wait_for_later_posts(bench: Bench) -> None:
@@ -326,16 +327,13 @@ def told(done: asyncio.Event) -> Callable[[duolog.Posted], None]:
     return lambda _: done.set()
 
 
-async def test_reported_errors_are_not_kept(bench: Bench) -> None:
+async def test_reported_errors_and_counts_of_failed_ones_are_not_kept(bench: Bench) -> None:
     bench.nodes.error = duolog.Unavailable("gone")
     for _ in range(50):
         done = asyncio.Event()
         bench.producer.post("T", b"x", on_done=told(done))
         await done.wait()
     assert not bench.producer._batcher._failed
-
-
-async def test_a_note_of_how_many_failed_is_not_on_the_handles_error(bench: Bench) -> None:
     bench.nodes.error = duolog.Unavailable("gone")
     handles = [bench.producer.post("T", b"x") for _ in range(3)]
     with pytest.raises(duolog.Unavailable):
@@ -400,25 +398,6 @@ async def test_a_cancelled_send_leaves_no_error_also_where_its_queue_was_unknown
     await bench.producer.flush()
     assert first.done
     assert sending.cancelled()
-
-
-async def test_a_closed_producer_refuses_everything_and_holds_nothing() -> None:
-    bench = Bench(timeout=0.05, bytes=100)
-    bench.nodes.let.clear()
-    bench.producer.post("T", bytes(80), queue_id=0, group="g", timeout=60)
-    await bench.sends()
-    closing = asyncio.ensure_future(bench.producer.close())
-    await asyncio.sleep(0.01)
-    with pytest.raises(duolog.BadRequest, match="closed"):
-        bench.producer.post("T", b"x")
-    with pytest.raises(duolog.ResultUnknown):
-        await closing
-    with pytest.raises(duolog.BadRequest, match="closed"):
-        bench.producer.post("T", b"x")
-    assert bench.producer._batcher.used == 0
-    assert not bench.producer._batcher._busy
-    timer = bench.producer._batcher._timer
-    assert timer is None or timer.cancelled()
 
 
 async def test_a_post_by_another_thread_is_refused_and_takes_nothing(bench: Bench) -> None:

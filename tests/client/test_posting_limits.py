@@ -156,9 +156,7 @@ async def test_messages_of_other_timeouts_in_one_batch_each_end_in_their_own_tim
 
     for place, timeout in enumerate(seconds):
         bench.producer.post("T", b"x", timeout=timeout, on_done=note(place), **where)  # type: ignore[arg-type]
-    async with asyncio.timeout(20):
-        while len(ended) < 4:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(ended) >= 4)
     assert 2 not in ended
     assert all(ended[place] >= seconds[place] for place in ended)
     bench.nodes.let.set()
@@ -226,7 +224,29 @@ async def test_receipts_among_many_refused_messages_are_found_without_a_search()
 # -- linger ---------------------------------------------------------------------------------------
 
 
-async def test_a_flush_waits_for_no_linger() -> None:
+@pytest.mark.parametrize("where", [{}, {"queue_id": 0, "group": "g"}])
+async def test_a_full_batch_waits_for_no_linger(where: dict[str, Any]) -> None:
+    bench = Bench(linger=60.0)
+    await bench.queues.slots("T", 1)
+    body = bytes(100_000)
+    handles = [bench.producer.post("T", body, **where) for _ in range(12)]
+    async with asyncio.timeout(10):
+        await handles[0]
+    await bench.producer.close()
+
+
+async def test_a_linger_ends_with_a_flush_a_full_batch_and_begins_again() -> None:
+    bench = Bench(linger=60.0, bytes=50_000)
+    post_until_full(bench, lambda k: {"body": b"x"})
+    await until(lambda: not (bench.producer._batcher.used))
+    bench = Bench(linger=0.5)
+    bench.producer.post("T", b"1")
+    await bench.producer.flush()
+    one = bench.producer.post("T", b"2")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not one.done
+    assert (await one).queue_offset == 1
     bench = Bench(linger=60.0)
     async with asyncio.timeout(10):
         one = bench.producer.post("T", b"1")
@@ -239,36 +259,6 @@ async def test_a_flush_waits_for_no_linger() -> None:
         bench.producer.post("T", b"3", queue_id=0)
         await bench.producer.close()
     assert len(bench.nodes.batches) == 3
-
-
-@pytest.mark.parametrize("where", [{}, {"queue_id": 0, "group": "g"}])
-async def test_a_full_batch_waits_for_no_linger(where: dict[str, Any]) -> None:
-    bench = Bench(linger=60.0)
-    await bench.queues.slots("T", 1)
-    body = bytes(100_000)
-    handles = [bench.producer.post("T", body, **where) for _ in range(12)]
-    async with asyncio.timeout(10):
-        await handles[0]
-    await bench.producer.close()
-
-
-async def test_a_lingering_batch_is_sent_when_it_is_full() -> None:
-    bench = Bench(linger=60.0, bytes=50_000)
-    post_until_full(bench, lambda k: {"body": b"x"})
-    async with asyncio.timeout(10):
-        while bench.producer._batcher.used:
-            await asyncio.sleep(0.001)
-
-
-async def test_a_linger_is_waited_out_again_after_a_flush() -> None:
-    bench = Bench(linger=0.5)
-    bench.producer.post("T", b"1")
-    await bench.producer.flush()
-    one = bench.producer.post("T", b"2")
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert not one.done
-    assert (await one).queue_offset == 1
 
 
 # -- the rest -------------------------------------------------------------------------------------
@@ -530,7 +520,7 @@ async def test_a_message_that_joins_an_open_batch_keeps_its_own_deadline() -> No
     await bench.producer.close()
 
 
-async def test_an_open_batch_takes_no_message_of_another_topic() -> None:
+async def test_an_open_batch_takes_nothing_of_another_topic_or_once_closed() -> None:
     bench = Bench()
     await open_batch(bench)
     producer = bench.producer
@@ -543,9 +533,6 @@ async def test_an_open_batch_takes_no_message_of_another_topic() -> None:
     assert (await posted).topic == "U"
     assert [one.result().topic for one in sent] == ["T", "U", "T"]
     await producer.close()
-
-
-async def test_an_open_batch_takes_nothing_once_the_producer_is_closed() -> None:
     bench = Bench()
     await open_batch(bench)
     closing = asyncio.ensure_future(bench.producer.close())

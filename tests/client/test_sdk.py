@@ -22,16 +22,15 @@ from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.until import until
+
 CLIENT = Path(__file__).parent.parent.parent / "client"
 
 
-def test_all_lists_the_public_names_of_the_package() -> None:
+def test_the_public_names_errors_and_imports_of_the_package_are_listed() -> None:
     shown = {name for name in vars(duolog) if not name.startswith("_")}
     modules = {name for name in shown if type(getattr(duolog, name)).__name__ == "module"}
     assert shown - modules == set(duolog.__all__)
-
-
-def test_every_error_has_a_status_and_a_name_of_its_own() -> None:
     kinds = [
         getattr(duolog, name)
         for name in duolog.__all__
@@ -40,9 +39,6 @@ def test_every_error_has_a_status_and_a_name_of_its_own() -> None:
     ]
     leaves = [kind for kind in kinds if kind not in (DuologError, duolog.Retryable, duolog.Fatal)]
     assert len({status_of(kind("x"))[1] for kind in leaves}) == len(leaves)
-
-
-def test_the_sdk_imports_nothing_but_grpc_and_protobuf() -> None:
     code = (
         "import sys, duolog, duolog.sync; "
         "bad = {'numpy', 'numba', 'duolog_server', 'pydantic', 'rich'} & set(sys.modules); "
@@ -109,7 +105,7 @@ class _CancelledCall:
         return True
 
 
-async def test_a_call_cancelled_during_a_send_fails_it_and_blocks_nobody() -> None:
+async def test_calls_that_another_one_cancelled_or_closed_block_nobody() -> None:
     call = _CancelledCall()
     stream = AppendStream(call)
     waiting = asyncio.ensure_future(stream.append(wire.AppendRequest(id=1)))
@@ -120,21 +116,17 @@ async def test_a_call_cancelled_during_a_send_fails_it_and_blocks_nobody() -> No
     with pytest.raises(duolog.Unavailable):
         await asyncio.wait_for(stream.append(wire.AppendRequest(id=2)), 20)
     assert stream.error is not None
-    async with asyncio.timeout(20):
-        while len(asyncio.all_tasks()) > 1:  # nobody closes it, and it leaves no task behind
-            await asyncio.sleep(0)
-
-
-async def test_a_unary_call_whose_channel_another_call_closed_is_tried_again() -> None:
+    # nobody closes it, and it leaves no task behind
+    await until(lambda: len(asyncio.all_tasks()) <= 1)
     connection = Connection(("127.0.0.1:1", "127.0.0.1:2"))
     broken = [asyncio.CancelledError(), grpc.aio.UsageError("Channel is closed.")]
 
-    async def call(left: float) -> str:
+    async def closed(left: float) -> str:
         if broken:
             raise broken.pop()
         return "answer"
 
-    assert await connection.call(call, 5.0) == "answer"
+    assert await connection.call(closed, 5.0) == "answer"
     task = asyncio.ensure_future(connection.call(lambda left: asyncio.sleep(60), 90.0))
     await asyncio.sleep(0)
     task.cancel()  # our own cancellation is one
@@ -181,9 +173,7 @@ async def test_a_send_given_up_in_the_middle_of_a_write_leaves_the_stream_to_the
         await stream.append(wire.AppendRequest(id=4))
 
 
-async def test_a_send_times_out_even_while_others_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_send_times_out_even_while_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     under_way = asyncio.Event()
 
     async def silent(batch: Any, seconds: float) -> list[duolog.Part]:

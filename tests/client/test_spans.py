@@ -18,8 +18,10 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusC
 from duolog_server.serve.server import Node
 from tests.client.postbench import Bench
 from tests.client.test_sdk import CLIENT
+from tests.nodefixtures import bare_client as bare_client
 from tests.nodefixtures import client as client
 from tests.nodefixtures import node as node
+from tests.nodefixtures import received
 from tests.nodefixtures import start_node as start_node
 from tests.spans import Taken, attributes, id_of, links_of, parent_of, trace_of
 
@@ -37,16 +39,13 @@ async def traced(node: Node, client: duolog.Client, taken: Taken) -> AsyncIterat
         yield made
 
 
-def test_nothing_of_opentelemetry_is_loaded_by_the_sdk() -> None:
+async def test_without_a_tracer_provider_nothing_is_loaded_and_no_spans_are_made() -> None:
     code = (
         "import sys, duolog, duolog.sync; duolog.Client('127.0.0.1:1'); "
         "sys.exit(str([m for m in sys.modules if m.startswith('opentelemetry')] or 0))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=CLIENT, capture_output=True, text=True)
     assert done.stderr.strip() in ("", "0"), done.stderr
-
-
-async def test_a_program_without_a_tracer_provider_makes_no_spans() -> None:
     async with duolog.Client("127.0.0.1:1") as client:
         assert client.producer()._spans is None
 
@@ -58,16 +57,15 @@ async def test_a_message_is_processed_in_the_trace_that_it_was_sent_in(
         with taken.tracer.start_as_current_span("order") as order:
             receipt = await producer.send("T", b"x", key="k")
     async with traced.consumer("g", "T") as consumer:
-        message = await consumer.get(10)
-        assert message is not None
+        message = await received(consumer)
         with taken.tracer.start_as_current_span("inside"):
             pass
-    sent, received, processed = (taken.one(f"{word} T") for word in ("send", "receive", "process"))
+    sent, came, processed = (taken.one(f"{word} T") for word in ("send", "receive", "process"))
     assert message.properties["traceparent"].split("-")[2] == f"{id_of(sent):016x}"
     assert parent_of(sent) == order.get_span_context().span_id
     assert {trace_of(span) for span in taken.all} == {trace_of(sent)}
     assert parent_of(processed) == id_of(sent)
-    assert links_of(processed) == links_of(received) == [id_of(sent)]
+    assert links_of(processed) == links_of(came) == [id_of(sent)]
     assert parent_of(taken.one("inside")) == id_of(processed)
     assert not trace.get_current_span().get_span_context().is_valid
     assert (sent.kind, processed.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
@@ -151,8 +149,7 @@ async def test_a_context_that_the_program_gives_a_message_is_kept(
     found: dict[bytes, tuple[int, dict[str, str]]] = {}
     async with traced.consumer("g", "T") as consumer:
         while len(found) < 2:
-            message = await consumer.get(10)
-            assert message is not None
+            message = await received(consumer)
             found[message.body] = message.property_text.count(b"traceparent"), message.properties
     assert [(count, of["traceparent"]) for count, of in (found[b"x"], found[b"y"])] == [
         (1, parent),
@@ -170,8 +167,7 @@ async def test_properties_of_any_size_are_stored_as_without_spans(
     async with traced.producer() as producer:
         await producer.send("T", b"x", properties=properties)
     async with traced.consumer("g", "T") as consumer:
-        message = await consumer.get(10)
-        assert message is not None
+        message = await received(consumer)
         assert message.properties["a"] == properties["a"]
         assert ("traceparent" in message.properties) == (size < 31_650)
         if "traceparent" in message.properties:  # there is room for what copies have in addition
@@ -295,11 +291,9 @@ async def test_another_attempt_continues_the_trace(traced: duolog.Client, taken:
     async with traced.producer() as producer:
         await producer.send("T", b"x")
     async with traced.consumer("g", "T") as consumer:
-        message = await consumer.get(10)
-        assert message is not None
+        message = await received(consumer)
         await consumer.send_back(message, delay_level=1)
-        again = await consumer.get(20)
-        assert again is not None
+        again = await received(consumer)
         assert again.reconsume_times == 1
         await consumer.send_back(again, delay_level=-1)
         assert await consumer.get(0) is None
@@ -329,8 +323,7 @@ async def test_a_delayed_message_and_a_transaction_keep_their_trace(
     bodies: dict[bytes, int] = {}
     async with traced.consumer("g", "T") as consumer:
         while len(bodies) < 3:
-            message = await consumer.get(10)
-            assert message is not None
+            message = await received(consumer)
             bodies[message.body] = trace.get_current_span().get_span_context().trace_id
     late, paid, both = taken.named("send T")
     assert bodies == {b"late": trace_of(late), b"paid": trace_of(paid), b"1": trace_of(both)}
@@ -366,8 +359,7 @@ async def test_an_unsampled_trace_is_carried_on_and_recorded_by_nobody(
             await producer.post("T", b"y")
         async with traced.consumer("g", "T") as consumer:
             for _ in range(2):
-                message = await consumer.get(10)
-                assert message is not None
+                message = await received(consumer)
                 flags = int(message.properties["traceparent"][-2:], 16)
                 assert flags & 1 == 0
     assert taken.names == []

@@ -54,7 +54,7 @@ def test_no_port_is_one_that_the_kernel_gives_to_connections() -> None:
     assert all(ports.FIRST <= port < lowest for port in ports.free_ports(100))
 
 
-def test_a_port_in_use_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_in_use_are_skipped_around_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # one of the range may belong to a node of another test
         taken.listen()
@@ -62,17 +62,11 @@ def test_a_port_in_use_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ports, "FIRST", port - 1)
         monkeypatch.setattr(ports, "_end", lambda: min(port + 20, 1 << 16))
         assert port not in ports.free_ports(1)
-
-
-def test_ports_wrap_around_at_the_end_of_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_end", lambda: ports.FIRST + 10)
     monkeypatch.setattr(ports, "_is_free", lambda port: True)  # also where another test listens
     given = ports.free_ports(5) + ports.free_ports(5) + ports.free_ports(5)
     assert set(given) <= set(range(ports.FIRST, ports.FIRST + 10))
     assert not set(given[:5]) & set(given[5:10])
-
-
-def test_a_range_that_is_taken_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_is_free", lambda port: False)
     with pytest.raises(OSError, match="no 1 free ports"):
         ports.free_ports(1)

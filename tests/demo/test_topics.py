@@ -32,15 +32,9 @@ async def made_by(admin: Admin, seconds: float = 30.0) -> list[tuple[str, int]]:
     return admin.made
 
 
-async def test_a_topic_is_made_once_the_group_takes_it() -> None:
+async def test_a_topic_is_made_once_the_group_takes_it_and_errors_are_raised() -> None:
     assert await made_by(Admin(duolog.Busy("formed"), duolog.Busy("formed"))) == [("T", 4)]
-
-
-async def test_a_topic_that_is_there_already_is_left_as_it_is() -> None:
     assert await made_by(Admin(duolog.TopicExists("T"))) == []
-
-
-async def test_other_errors_and_a_group_that_never_takes_it_are_raised() -> None:
     with pytest.raises(duolog.BadRequest):
         await made_by(Admin(duolog.BadRequest("a name")))
     with pytest.raises(duolog.Busy, match="formed"):

@@ -7,7 +7,9 @@ from typing import Any
 import duolog
 
 from duolog_server.demo.ports import free_endpoint
+from duolog_server.ha.master import Master
 from duolog_server.ha.progress import ConnectionState
+from duolog_server.ha.slave import Slave
 from duolog_server.node.broker import Broker
 from duolog_server.node.election.memoryregistry import MemoryRegistry
 from duolog_server.serve.server import Node
@@ -21,6 +23,26 @@ WAIT_SECONDS = 40.0
 def broker_of(node: Node) -> Broker:
     assert node.broker is not None
     return node.broker
+
+
+def master_of(node: Node) -> Master:
+    """The machine of a node that is the master."""
+    machine = broker_of(node).replication.master
+    assert machine is not None
+    return machine
+
+
+def slave_of(node: Node) -> Slave:
+    """The machine of a node that is a slave."""
+    machine = broker_of(node).replication.slave
+    assert machine is not None
+    return machine
+
+
+async def in_sync(master: Node, count: int = 2) -> None:
+    """Wait until so many replicas are in sync."""
+    machine = master_of(master)
+    await until(lambda: machine.in_sync() == count)
 
 
 class Group:
@@ -49,14 +71,20 @@ class Group:
             **store,
         )
 
+    async def start_pair(self, role: str = "SYNC_MASTER", **store: Any) -> tuple[Node, Node]:
+        """A master, and a slave `s` that is in sync with it."""
+        master = await self.start_master(role, **store)
+        slave = await self.start_slave()
+        await in_sync(master)
+        return master, slave
+
     def client(self, *nodes: Node) -> duolog.Client:
         return duolog.Client([f"127.0.0.1:{node.port}" for node in nodes], timeout=WAIT_SECONDS)
 
 
 async def following(slave: Node) -> None:
     """Wait until a slave is in TRANSFER."""
-    machine = broker_of(slave).replication.slave
-    assert machine is not None
+    machine = slave_of(slave)
     await until(lambda: machine.state is ConnectionState.TRANSFER, machine.reason)
 
 

@@ -248,51 +248,49 @@ def two_readers(broker: Broker, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(broker.groups, "_groups", {"G": broker.groups._groups.pop("G")})
 
 
-@pytest.mark.parametrize(
-    ("damage", "wrong"),
-    [
-        (forgotten_lease, "PopService: G in T/0: no timer for 0, whose lease ends at 10"),
-        (unrecorded, "PopService: G in T/0: done up to 1 and [], recorded are (-1, []), and"),
-        (unknown_record, "PopService: queues with a record or a state only: "),
-        (dirty_and_gone, "PopService: to be recorded without a state: "),
-        (nobodys_poll, "PopService: polls of G for T: 2 wait of 1 polls"),
-        (woken_and_waiting, "PopService: polls of G for T: a woken consumer is still in"),
-        (watching_for_nobody, "PopService: polls of G for T: watches [('T', 0)] for no poll"),
-        (uncounted_poll, "PopService: 1 polls wait, counted as 0"),
-        (too_many_calls, "PopService: 10001 calls wait, not 0..10000"),
-        (untold_subscriber, "LiteService: c of G is not assigned all of ['%LMQ%$P$a']"),
-        (miscounted_subscriptions, "LiteService: 1 subscriptions, counted as 2"),
-        (told_and_gone, "LiteService: a client that left is assigned queues"),
-        (looks_unasked, "LiteService: c of G looks into {'b'} unasked"),
-        (not_told_of_all, "LiteService: c of G subscribes to all"),
-        (misnamed_client, "LiteService: c of G is known as d of G"),
-        (miscounted_timers, "DelayService: timers: 0 wait, counted as 1"),
-        (noted_too_much, "DelayService: timer 0 may wait, noted is 3"),
-        (delay_notes_out_of_order, "DelayService: the note at 3 is known behind the one at 4"),
-        (delay_notes_of_nobody, "DelayService: notes without timers"),
-        (misplaced_half, "TransactionService: 1 wait, 0 places are known"),
-        (noted_of_nothing, "TransactionService: the half message at 1 is to be noted, and does"),
-        (decided_and_waiting, "TransactionService: half messages [0] wait, and are decided"),
-        (ops_out_of_order, "TransactionService: the note at 3 is known behind the one at 4"),
-        (ops_of_nothing, "TransactionService: decisions without half messages"),
-        (nobodys_turn, "PublishService: nobody wants to store for ['s'], and it is their turn"),
-        (applied_and_not_stored, "MetadataLog: 9 changes are applied, "),
-        (waits_for_what_is_applied, "MetadataLog: change -1 is waited for, 0 of 0 are applied"),
-        (creates_what_is_not_stored, "MetadataLog: change 0 is waited for, 0 of 0 are applied"),
-        (done_before_committed, "MetadataLog: G in T/0 has done [5, 7), and all before 5"),
-        (stored_and_named, "MetadataLog: sink s has stored 2 of 2 requests"),
-        (waits_in_vain, "GroupCommitService: a put up to 0 waits, "),
-        (miscounted_watcher, "ArrivalBoard: 0 watchers, counted as 7"),
-        (watched_by_nobody, "ArrivalBoard: the board has a queue without a watcher"),
-        (two_readers, "GroupCoordinator: group G: ('T', 0) is held by a and b"),
-    ],
-)
-async def test_validate_names_the_inconsistent_service(
-    node: Node, monkeypatch: pytest.MonkeyPatch, damage: Damage, wrong: str
-) -> None:
+DAMAGES: list[tuple[Damage, str]] = [
+    (forgotten_lease, "PopService: G in T/0: no timer for 0, whose lease ends at 10"),
+    (unrecorded, "PopService: G in T/0: done up to 1 and [], recorded are (-1, []), and"),
+    (unknown_record, "PopService: queues with a record or a state only: "),
+    (dirty_and_gone, "PopService: to be recorded without a state: "),
+    (nobodys_poll, "PopService: polls of G for T: 2 wait of 1 polls"),
+    (woken_and_waiting, "PopService: polls of G for T: a woken consumer is still in"),
+    (watching_for_nobody, "PopService: polls of G for T: watches [('T', 0)] for no poll"),
+    (uncounted_poll, "PopService: 1 polls wait, counted as 0"),
+    (too_many_calls, "PopService: 10001 calls wait, not 0..10000"),
+    (untold_subscriber, "LiteService: c of G is not assigned all of ['%LMQ%$P$a']"),
+    (miscounted_subscriptions, "LiteService: 1 subscriptions, counted as 2"),
+    (told_and_gone, "LiteService: a client that left is assigned queues"),
+    (looks_unasked, "LiteService: c of G looks into {'b'} unasked"),
+    (not_told_of_all, "LiteService: c of G subscribes to all"),
+    (misnamed_client, "LiteService: c of G is known as d of G"),
+    (miscounted_timers, "DelayService: timers: 0 wait, counted as 1"),
+    (noted_too_much, "DelayService: timer 0 may wait, noted is 3"),
+    (delay_notes_out_of_order, "DelayService: the note at 3 is known behind the one at 4"),
+    (delay_notes_of_nobody, "DelayService: notes without timers"),
+    (misplaced_half, "TransactionService: 1 wait, 0 places are known"),
+    (noted_of_nothing, "TransactionService: the half message at 1 is to be noted, and does"),
+    (decided_and_waiting, "TransactionService: half messages [0] wait, and are decided"),
+    (ops_out_of_order, "TransactionService: the note at 3 is known behind the one at 4"),
+    (ops_of_nothing, "TransactionService: decisions without half messages"),
+    (nobodys_turn, "PublishService: nobody wants to store for ['s'], and it is their turn"),
+    (applied_and_not_stored, "MetadataLog: 9 changes are applied, "),
+    (waits_for_what_is_applied, "MetadataLog: change -1 is waited for, 0 of 0 are applied"),
+    (creates_what_is_not_stored, "MetadataLog: change 0 is waited for, 0 of 0 are applied"),
+    (done_before_committed, "MetadataLog: G in T/0 has done [5, 7), and all before 5"),
+    (stored_and_named, "MetadataLog: sink s has stored 2 of 2 requests"),
+    (waits_in_vain, "GroupCommitService: a put up to 0 waits, "),
+    (miscounted_watcher, "ArrivalBoard: 0 watchers, counted as 7"),
+    (watched_by_nobody, "ArrivalBoard: the board has a queue without a watcher"),
+    (two_readers, "GroupCoordinator: group G: ('T', 0) is held by a and b"),
+]
+
+
+async def test_validate_names_the_inconsistent_service(node: Node) -> None:
     broker = broker_of(node)
-    assert broker.validate() == ""
-    damage(broker, monkeypatch)
-    assert broker.validate().startswith(wrong)
-    monkeypatch.undo()
-    assert broker.validate() == ""
+    for damage, wrong in DAMAGES:
+        assert broker.validate() == ""
+        with pytest.MonkeyPatch.context() as patch:
+            damage(broker, patch)
+            assert broker.validate().startswith(wrong)
+        assert broker.validate() == ""

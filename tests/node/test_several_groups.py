@@ -11,8 +11,8 @@ from duolog._groupreader import GroupReader
 
 from duolog_server.serve.server import Node
 from tests.keyfiles import access_files
-from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of, start_groups
-from tests.nodefixtures import StartNode
+from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of, master_of, start_groups
+from tests.nodefixtures import StartNode, received
 from tests.until import until
 
 
@@ -55,7 +55,9 @@ async def test_a_group_that_does_not_answer_for_a_moment_keeps_its_keys(
         assert await topics.slots("T", 5) == slots
 
 
-async def test_a_topic_is_made_in_every_group_and_spreads_over_them(nodes: dict[str, Node]) -> None:
+async def test_a_topic_is_made_in_every_group_and_the_cluster_shown_whole(
+    nodes: dict[str, Node],
+) -> None:
     async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
         await client.admin.create_topic("T", 2)
         await client.admin.create_topic("T", 2)
@@ -66,6 +68,11 @@ async def test_a_topic_is_made_in_every_group_and_spreads_over_them(nodes: dict[
         assert places == {(group, queue): 10 for group in GROUPS for queue in (0, 1)}
         listed = await client.admin.topics(["T"])
         assert sorted(topic.group for topic in listed) == sorted(GROUPS)
+    async with client_of(nodes["broker-a"]) as client:
+        route = await client.admin.route()
+        assert [group.group for group in route.groups] == list(GROUPS)
+        status = await client.admin.cluster_status()
+        assert {node.replication.group for node in status.nodes} == set(GROUPS)
 
 
 async def test_pages_show_what_lies_in_some_groups_only(nodes: dict[str, Node]) -> None:
@@ -130,8 +137,7 @@ async def test_a_consumer_reads_all_groups_and_commits_in_each(nodes: dict[str, 
             # Each group grants its queues at the end of its own grace.
             await until(lambda: len(consumer.assignment) == 4)
             while len(seen) < 60:
-                message = await consumer.get(WAIT_SECONDS)
-                assert message is not None
+                message = await received(consumer)
                 seen.add(message.body)
                 groups.add(message.group)
         assert groups == set(GROUPS)
@@ -166,21 +172,12 @@ async def test_sends_without_a_queue_go_to_the_group_that_takes_them(
     async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
         await client.admin.create_topic("T", 1)
         await producer.send("T", b"x")
-        master = broker_of(nodes["broker-b"]).replication.master
-        assert master is not None
+        master = master_of(nodes["broker-b"])
         monkeypatch.setattr(master, "stopped", lambda now_ms: "nothing is taken here")
         receipts = [await producer.send("T", b"%d" % k, timeout=5) for k in range(6)]
         assert {receipt.group for receipt in receipts} == {"broker-a"}
         with pytest.raises(duolog.NotMaster):
             await producer.send("T", b"x", queue_id=0, group="broker-b", timeout=4)
-
-
-async def test_the_cluster_is_shown_whole(nodes: dict[str, Node]) -> None:
-    async with client_of(nodes["broker-a"]) as client:
-        route = await client.admin.route()
-        assert [group.group for group in route.groups] == list(GROUPS)
-        status = await client.admin.cluster_status()
-        assert {node.replication.group for node in status.nodes} == set(GROUPS)
 
 
 @pytest.mark.usefixtures("quick_groups")
@@ -207,8 +204,7 @@ async def test_a_group_that_cannot_be_joined_is_joined_by_a_later_try(
         found: set[bytes] = set()
         async with asyncio.timeout(WAIT_SECONDS):
             while len(found) < 4:
-                message = await consumer.get(WAIT_SECONDS)
-                assert message is not None
+                message = await received(consumer)
                 found.add(message.body)
         await consumer.close()
 

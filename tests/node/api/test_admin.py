@@ -338,9 +338,7 @@ async def test_topics_are_bounded(start_node: StartNode) -> None:
             await client.admin.create_topic("c")
 
 
-async def test_concurrent_deletions_and_sends_leave_the_node_healthy(
-    client: duolog.Client,
-) -> None:
+async def test_concurrent_deletions_and_sends_leave_the_node_healthy(client: duolog.Client) -> None:
     sent = asyncio.Event()
 
     async def churn() -> None:

@@ -24,7 +24,7 @@ from duolog_server.serve.server import Node
 from tests.keyfiles import access_files
 from tests.node.api.test_messages import append, append_request
 from tests.node.api.test_rights import words
-from tests.node.replicas import Group, broker_of, caught_up
+from tests.node.replicas import Group, broker_of, caught_up, master_of
 from tests.nodefixtures import StartNode
 from tests.until import until
 
@@ -238,8 +238,7 @@ async def test_a_slave_notes_in_its_file_alone_and_has_its_masters_topic(
     slave = await group.start_slave(
         audit={"file": tmp_path / "s.log", "topic": True, "level": "all"}
     )
-    machine = broker_of(master).replication.master
-    assert machine is not None
+    machine = master_of(master)
     await until(lambda: machine.in_sync() == 2)
     async with group.client(master, slave) as client:
         await client.admin.create_topic("T", 1)

@@ -64,7 +64,7 @@ async def watch() -> AsyncIterator[Any]:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_watch_is_told_of_changes_alone(watch: Any) -> None:
+async def test_a_watch_is_told_of_changes_alone_and_holds_up_nobody(watch: Any) -> None:
     service = HealthService()
     node, _ = await watch(service)
     topics, _ = await watch(service, "topics")
@@ -75,9 +75,6 @@ async def test_a_watch_is_told_of_changes_alone(watch: Any) -> None:
     service.end()
     await asyncio.sleep(0)
     assert (node.told[1:], topics.told[2:]) == ([Response.NOT_SERVING], [Response.NOT_SERVING])
-
-
-async def test_one_that_takes_nothing_holds_up_nobody(watch: Any) -> None:
     service = HealthService()
     await watch(service, deaf=True)
     other, _ = await watch(service)
@@ -106,12 +103,20 @@ async def test_watches_are_limited_and_one_that_ends_makes_room(
     assert again.told == [Response.SERVING]
 
 
-async def test_a_service_that_is_unknown_is_named_in_the_error(node: Node) -> None:
+async def test_an_unknown_service_is_named_and_a_node_stops_beside_a_deaf_watch(node: Node) -> None:
     async with grpc.aio.insecure_channel(endpoint(node)) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await health_pb2_grpc.HealthStub(channel).Check(Request(service="tpoics"))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     assert caught.value.details() == 'this node has no service "tpoics"'
+    caller = await asyncio.to_thread(Caller, endpoint(node), 0)
+    call = h2.begin(1, h2.call_block(WATCH)) + h2.message(1, b"", h2.END_STREAM)
+    await asyncio.to_thread(caller.send, call)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not node._health.watches:
+            await asyncio.sleep(0.01)
+        await node.stop()
+    caller.close()
 
 
 async def test_a_client_that_watches_uses_a_node_that_has_no_room_for_its_watch(
@@ -133,15 +138,3 @@ async def test_a_client_that_watches_uses_a_node_that_has_no_room_for_its_watch(
             reply = await check(Request(), timeout=WAIT_SECONDS, wait_for_ready=True)
         assert reply.status == Response.SERVING
         held.cancel()
-
-
-async def test_a_node_stops_beside_a_watch_that_takes_nothing(start_node: StartNode) -> None:
-    node = await start_node()
-    caller = await asyncio.to_thread(Caller, endpoint(node), 0)
-    call = h2.begin(1, h2.call_block(WATCH)) + h2.message(1, b"", h2.END_STREAM)
-    await asyncio.to_thread(caller.send, call)
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not node._health.watches:
-            await asyncio.sleep(0.01)
-        await node.stop()
-    caller.close()

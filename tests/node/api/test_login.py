@@ -10,6 +10,7 @@ from duolog._nodechannel import Channel
 from duolog._runtime import MACHINE
 
 from duolog_server.serve.server import Node
+from tests.nodefixtures import received
 
 
 class Watched:
@@ -55,8 +56,7 @@ async def test_producers_consumers_sinks_and_transactions_call_as_the_user(
         await client.admin.create_topic("T", 1)
         async with client.producer() as producer, client.consumer("G", "T") as consumer:
             await producer.send("T", b"x")
-            message = await consumer.get(10)
-            assert message is not None
+            message = await received(consumer)
             await consumer.send_back(message)
         transactions = client.transactions("orders", check)
         async with transactions, transactions.begin("T", b"y"):

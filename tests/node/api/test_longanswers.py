@@ -20,6 +20,7 @@ from duolog_server.node.core.waitingcalls import WaitingCalls
 from duolog_server.node.net.methods import Methods
 from duolog_server.serve.server import Node
 from tests import http2bytes as h2
+from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 from tests.until import until
 
@@ -89,17 +90,14 @@ async def test_a_call_begins_where_there_is_room_and_is_counted_until_it_is_take
     assert module.KEPT_BYTES <= max(held) <= 4 * 3 * module.KEPT_BYTES
     assert untaken.held_bytes == 0
     assert untaken.validate() == ""
-
-
-async def test_a_change_begins_where_there_is_room_and_keeps_none() -> None:
     untaken, began, made = room(16 * module.KEPT_BYTES), [], asyncio.Event()
 
-    async def method(request: Any, context: Any) -> wire.TopicReply:
+    async def create(request: Any, context: Any) -> wire.TopicReply:
         began.append(request)
         await made.wait()
         return wire.TopicReply(topic="x" * module.KEPT_BYTES)
 
-    serve, contexts = serving(method, untaken, CREATE), [Context() for _ in range(20)]
+    serve, contexts = serving(create, untaken, CREATE), [Context() for _ in range(20)]
     calls = [asyncio.create_task(serve(number, one)) for number, one in enumerate(contexts)]
     await asyncio.sleep(0)
     assert began == list(range(20)), "many wait for slaves and disks at a time"
@@ -115,16 +113,13 @@ async def test_a_change_begins_where_there_is_room_and_keeps_none() -> None:
     async with asyncio.timeout(WAIT_SECONDS):
         await later
     assert began[-1] == 20
-
-
-async def test_a_call_that_fails_keeps_nothing() -> None:
     untaken = room(4 * MIB)
 
-    async def method(request: Any, context: Any) -> None:
+    async def fail(request: Any, context: Any) -> None:
         raise duolog.UnknownTopic("no such topic")
 
     with pytest.raises(duolog.UnknownTopic):
-        await serving(method, untaken)(None, Context())
+        await serving(fail, untaken)(None, Context())
     assert untaken.held_bytes == 0
 
 
@@ -154,10 +149,8 @@ async def test_the_bytes_that_were_counted_are_sent(monkeypatch: pytest.MonkeyPa
     assert made.response_serializer(replies[0]) == replies[0].SerializeToString(), "over"
 
 
-async def test_every_call_that_answers_with_rows_is_counted(start_node: StartNode) -> None:
-    node = await start_node()
-    assert node.broker is not None
-    assert native_methods(node.broker).by_path.keys() >= LONG
+async def test_every_call_that_answers_with_rows_is_counted(node: Node) -> None:
+    assert native_methods(broker_of(node)).by_path.keys() >= LONG
     rows = {path for path, reply in replies() if has_rows(reply)}
     assert rows - LONG == FEW_ROWS
 

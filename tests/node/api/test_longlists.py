@@ -174,7 +174,7 @@ async def test_many_lists_at_once_have_one_step_in_a_turn(
     assert len(steps) == len(set(steps)) == 50 * 20
 
 
-async def test_a_list_of_very_many_groups_holds_nobody_up(
+async def test_lists_of_very_many_groups_and_quotas_hold_nobody_up(
     start_node: StartNode, turns: Turns
 ) -> None:
     broker = broker_of(await start_node())
@@ -190,12 +190,6 @@ async def test_a_list_of_very_many_groups_holds_nobody_up(
     reply = await turns.of(list_groups, wire.ListGroupsRequest(limit=1, after="g3"))
     assert [row.group for row in reply.groups] == ["g30"]
     assert reply.total == GROUPS
-
-
-async def test_a_list_of_very_many_quotas_holds_nobody_up(
-    start_node: StartNode, turns: Turns
-) -> None:
-    broker = broker_of(await start_node())
     names = [f"User:{number}" for number in range(QUOTAS)]
     broker.metadata.tables.quotas.update(
         (name, Quota(Subject.parse(name), bytes_in=1).to_row()) for name in names

@@ -47,11 +47,12 @@ async def append(client: duolog.Client, request: wire.AppendRequest) -> wire.App
     return await client._router.seed.append(bare, request.bodies, deadline)
 
 
-async def test_a_sent_message_is_read_back_unchanged(client: duolog.Client) -> None:
-    async with client.producer() as producer:
-        receipt = await producer.send(
-            "T", b"hello", key="order 1".replace(" ", "-"), tags="en", properties={"ü": "€"}
-        )
+async def test_a_sent_message_is_read_back_unchanged(
+    client: duolog.Client, producer: duolog.Producer
+) -> None:
+    receipt = await producer.send(
+        "T", b"hello", key="order 1".replace(" ", "-"), tags="en", properties={"ü": "€"}
+    )
     batch = await client.pull("T", receipt.queue_id, receipt.queue_offset)
     (message,) = list(batch)
     assert message.body == b"hello"
@@ -63,19 +64,14 @@ async def test_a_sent_message_is_read_back_unchanged(client: duolog.Client) -> N
     assert abs(message.born_time_ms - time.time() * 1000) < 60_000
 
 
-async def test_messages_of_one_key_go_to_one_queue_in_order(client: duolog.Client) -> None:
-    async with client.producer() as producer:
-        receipts = await asyncio.gather(
-            *(producer.send("T", b"%d" % n, key="k") for n in range(200))
-        )
+async def test_messages_go_to_the_queue_of_their_key_or_in_turn(
+    client: duolog.Client, producer: duolog.Producer
+) -> None:
+    receipts = await asyncio.gather(*(producer.send("T", b"%d" % n, key="k") for n in range(200)))
     assert len({receipt.queue_id for receipt in receipts}) == 1
     assert [receipt.queue_offset for receipt in receipts] == list(range(200))
-
-
-async def test_a_batch_goes_to_the_queues_in_turn_and_none_is_lost(client: duolog.Client) -> None:
     bodies = [b"%d" % n * 30 for n in range(30_000)]
-    async with client.producer() as producer:
-        receipt = await producer.send_batch("T", bodies, tags="x")
+    receipt = await producer.send_batch("T", bodies, tags="x")
     assert receipt.count == sum(part.count for part in receipt.parts) == 30_000
     assert receipt.status == "PUT_OK"
     found = {}
@@ -91,9 +87,7 @@ async def test_a_batch_goes_to_the_queues_in_turn_and_none_is_lost(client: duolo
             assert found[part.queue_id, part.queue_offset + k] == bodies[part.first + k]
 
 
-async def test_a_repeated_request_is_answered_with_the_first_result(
-    client: duolog.Client,
-) -> None:
+async def test_a_repeated_request_is_answered_with_the_first_result(client: duolog.Client) -> None:
     request = append_request([b"a", b"b"], producer_id=b"p" * 10, sequence=7)
     first = await append(client, request)
     request.id = 2
@@ -104,56 +98,55 @@ async def test_a_repeated_request_is_answered_with_the_first_result(
     assert (await client.pull("T", 0, 0)).count == 2
 
 
+BAD: list[tuple[dict[str, object], int]] = [
+    ({"crc32": 5}, wire.CORRUPT_BATCH),
+    ({"topic": "nope"}, wire.TOPIC_NOT_EXIST),
+    ({"topic": "x" * 128}, wire.MESSAGE_ILLEGAL),
+    ({"topic": "../x"}, wire.MESSAGE_ILLEGAL),
+    ({"topic": "a/b"}, wire.MESSAGE_ILLEGAL),
+    ({"topic": "a\0b"}, wire.MESSAGE_ILLEGAL),
+    ({"topic": ""}, wire.MESSAGE_ILLEGAL),
+    ({"topic": "DUOLOG_SYS_METADATA"}, wire.NO_PERMISSION),
+    ({"queue_id": 4}, wire.MESSAGE_ILLEGAL),
+    ({"queue_id": -1}, wire.MESSAGE_ILLEGAL),
+    ({"body_offsets": b""}, wire.MESSAGE_ILLEGAL),
+    ({"body_offsets": b"\0\0\0\0"}, wire.MESSAGE_ILLEGAL),
+    ({"body_offsets": pack([b"x" * 9])[1]}, wire.MESSAGE_ILLEGAL),
+    ({"body_offsets": b"\0\0\0\0\xff\xff\xff\xff"}, wire.MESSAGE_ILLEGAL),
+    ({"body_offsets": b"\0\0\0\0\4\0\0\0\1\0\0\0"}, wire.MESSAGE_ILLEGAL),
+    ({"properties": b"A\x01b"}, wire.MESSAGE_ILLEGAL),
+    (
+        {"properties": b"A\x01b\n", "property_offsets": b"\0\0\0\0\4\0\0\0"},
+        wire.MESSAGE_ILLEGAL,
+    ),
+    (
+        {
+            "properties": b"A\x01" + b"x" * 40_000,
+            "property_offsets": b"\0\0\0\0" + (40_002).to_bytes(4, "little"),
+        },
+        wire.PROPERTIES_SIZE_EXCEEDED,
+    ),
+    ({"bodies": b"x" * (64 << 10) + b"x"}, wire.MESSAGE_TOO_LARGE),
+    ({"producer_id": b"short"}, wire.MESSAGE_ILLEGAL),
+    ({"sequence": 1 << 48, "producer_id": b"p" * 10}, wire.MESSAGE_ILLEGAL),
+    ({"born_time": -(1 << 63)}, wire.PUT_OK),
+]
+
+
 @pytest.mark.usefixtures("nothing_noted")
-@pytest.mark.parametrize(
-    ("changes", "status"),
-    [
-        ({"crc32": 5}, wire.CORRUPT_BATCH),
-        ({"topic": "nope"}, wire.TOPIC_NOT_EXIST),
-        ({"topic": "x" * 128}, wire.MESSAGE_ILLEGAL),
-        ({"topic": "../x"}, wire.MESSAGE_ILLEGAL),
-        ({"topic": "a/b"}, wire.MESSAGE_ILLEGAL),
-        ({"topic": "a\0b"}, wire.MESSAGE_ILLEGAL),
-        ({"topic": ""}, wire.MESSAGE_ILLEGAL),
-        ({"topic": "DUOLOG_SYS_METADATA"}, wire.NO_PERMISSION),
-        ({"queue_id": 4}, wire.MESSAGE_ILLEGAL),
-        ({"queue_id": -1}, wire.MESSAGE_ILLEGAL),
-        ({"body_offsets": b""}, wire.MESSAGE_ILLEGAL),
-        ({"body_offsets": b"\0\0\0\0"}, wire.MESSAGE_ILLEGAL),
-        ({"body_offsets": pack([b"x" * 9])[1]}, wire.MESSAGE_ILLEGAL),
-        ({"body_offsets": b"\0\0\0\0\xff\xff\xff\xff"}, wire.MESSAGE_ILLEGAL),
-        ({"body_offsets": b"\0\0\0\0\4\0\0\0\1\0\0\0"}, wire.MESSAGE_ILLEGAL),
-        ({"properties": b"A\x01b"}, wire.MESSAGE_ILLEGAL),
-        (
-            {"properties": b"A\x01b\n", "property_offsets": b"\0\0\0\0\4\0\0\0"},
-            wire.MESSAGE_ILLEGAL,
-        ),
-        (
-            {
-                "properties": b"A\x01" + b"x" * 40_000,
-                "property_offsets": b"\0\0\0\0" + (40_002).to_bytes(4, "little"),
-            },
-            wire.PROPERTIES_SIZE_EXCEEDED,
-        ),
-        ({"bodies": b"x" * (64 << 10) + b"x"}, wire.MESSAGE_TOO_LARGE),
-        ({"producer_id": b"short"}, wire.MESSAGE_ILLEGAL),
-        ({"sequence": 1 << 48, "producer_id": b"p" * 10}, wire.MESSAGE_ILLEGAL),
-        ({"born_time": -(1 << 63)}, wire.PUT_OK),
-    ],
-)
 async def test_bad_input_gets_a_status_and_stores_nothing(
-    client: duolog.Client, node: Node, changes: dict[str, object], status: int
+    client: duolog.Client, node: Node
 ) -> None:
-    assert node.broker is not None
-    before = node.broker.store.log.max_offset
-    bodies = [b"x" * len(changes["bodies"])] if "bodies" in changes else [b"four"]  # type: ignore[arg-type]
-    changes = {name: value for name, value in changes.items() if name != "bodies"}
-    reply = await append(client, append_request(bodies, **changes))
-    assert reply.status == status, reply.reason
-    if status != wire.PUT_OK:
-        assert reply.reason
-        assert node.broker.store.log.max_offset == before
-    assert (await append(client, append_request([b"fine"]))).status == wire.PUT_OK
+    for changes, status in BAD:
+        before = broker_of(node).store.log.max_offset
+        bodies = [b"x" * len(changes["bodies"])] if "bodies" in changes else [b"four"]  # type: ignore[arg-type]
+        changes = {name: value for name, value in changes.items() if name != "bodies"}
+        reply = await append(client, append_request(bodies, **changes))
+        assert reply.status == status, reply.reason
+        if status != wire.PUT_OK:
+            assert reply.reason
+            assert broker_of(node).store.log.max_offset == before
+        assert (await append(client, append_request([b"fine"]))).status == wire.PUT_OK
 
 
 async def test_the_sdk_turns_statuses_into_typed_errors(client: duolog.Client) -> None:
@@ -162,12 +155,13 @@ async def test_the_sdk_turns_statuses_into_typed_errors(client: duolog.Client) -
             await producer.send("nope", b"x")
         with pytest.raises(duolog.MessageTooLarge):
             await producer.send("T", b"x" * 70_000)
-        with pytest.raises(duolog.BadRequest):
-            await producer.send("T", b"x", properties={"KEYS": "reserved"})
-        with pytest.raises(duolog.BadRequest):
-            await producer.send("T", b"x", properties={"a": "line\nbreak"})
-        with pytest.raises(duolog.BadRequest):
-            await producer.send("T", b"x", queue_id=99)
+        for asked in (
+            producer.send("T", b"x", properties={"KEYS": "reserved"}),
+            producer.send("T", b"x", properties={"a": "line\nbreak"}),
+            producer.send("T", b"x", queue_id=99),
+        ):
+            with pytest.raises(duolog.BadRequest):
+                await asked
         assert (await producer.send("T", b"fine")).status == "PUT_OK"
 
 
@@ -182,7 +176,7 @@ async def test_a_request_over_the_grpc_limit_is_refused(start_node: StartNode) -
 
 
 async def test_a_partial_stream_and_a_reset_leave_the_node_healthy(
-    client: duolog.Client, node: Node
+    client: duolog.Client, producer: duolog.Producer, node: Node
 ) -> None:
     await append(client, append_request([b"there"]))
     for _ in range(20):
@@ -197,58 +191,35 @@ async def test_a_partial_stream_and_a_reset_leave_the_node_healthy(
     )
     await subscription.read()
     subscription.cancel()
-    async with client.producer() as producer:
-        assert (await producer.send("T", b"x")).status == "PUT_OK"
-    assert node.broker is not None
-    board = node.broker.log.board
+    assert (await producer.send("T", b"x")).status == "PUT_OK"
+    board = broker_of(node).log.board
     await until(lambda: len(board) == 0)
 
 
 # -- pull --------------------------------------------------------------------------------------
 
 
-async def test_a_pull_waits_for_a_message_and_is_woken_by_it(client: duolog.Client) -> None:
+async def test_a_pull_waits_for_a_matching_message_or_its_time(
+    client: duolog.Client, producer: duolog.Producer
+) -> None:
     waiting = asyncio.ensure_future(client.pull("T", 2, 0, wait=20.0))
     await asyncio.sleep(0.1)
     assert not waiting.done()
     began = time.monotonic()
-    async with client.producer() as producer:
-        await producer.send("T", b"wake", queue_id=2)
+    await producer.send("T", b"wake", queue_id=2)
     assert (await waiting).body_list() == [b"wake"]
     assert time.monotonic() - began < 15
-
-
-async def test_a_pull_that_times_out_reports_that_no_message_came(client: duolog.Client) -> None:
     batch = await client.pull("T", 0, 0, wait=0.05)
     assert (batch.count, batch.next_offset) == (0, 0)
-
-
-async def test_a_pull_by_tag_waits_for_a_matching_message(client: duolog.Client) -> None:
     waiting = asyncio.ensure_future(client.pull("T", 0, 0, wait=20.0, tags=["yes"]))
-    async with client.producer() as producer:
-        for _ in range(5):
-            await producer.send("T", b"no", tags="no", queue_id=0)
-        await asyncio.sleep(0.1)
-        assert not waiting.done()
-        await producer.send("T", b"yes", tags="yes", queue_id=0)
+    for _ in range(5):
+        await producer.send("T", b"no", tags="no", queue_id=0)
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    await producer.send("T", b"yes", tags="yes", queue_id=0)
     batch = await waiting
     assert batch.body_list() == [b"yes"]
     assert batch.next_offset == 6
-
-
-async def test_an_offset_out_of_range_is_answered_with_where_to_continue(
-    client: duolog.Client,
-) -> None:
-    async with client.producer() as producer:
-        await producer.send("T", b"x", queue_id=0)
-    batch = await client.pull("T", 0, 5)
-    assert (batch._wire.status, batch.next_offset) == (wire.OFFSET_TOO_LARGE, 1)
-    with pytest.raises(duolog.BadRequest):
-        await client.pull("T", 0, -1)
-    with pytest.raises(duolog.BadRequest):
-        await client.pull("T", 4, 0)
-    with pytest.raises(duolog.UnknownTopic):
-        await client.pull("nope", 0, 0)
 
 
 async def test_a_request_for_a_billion_messages_gets_what_one_reply_holds(
@@ -313,15 +284,32 @@ async def test_an_expected_offset_is_refused_by_nodes_that_do_not_know_it(
     assert broker_of(node).store.puts.ends["T", 1] == 1
 
 
-async def test_a_batch_damaged_in_transit_is_detected(client: duolog.Client) -> None:
-    async with client.producer() as producer:
-        await producer.send("T", b"x", queue_id=0)
+async def test_damaged_batches_and_unknown_ids_are_refused(
+    client: duolog.Client, producer: duolog.Producer
+) -> None:
+    await producer.send("T", b"x", queue_id=0)
     batch = await client.pull("T", 0, 0)
     damaged = wire.MessageBatch()
     damaged.CopyFrom(batch._wire)
     damaged.bodies = b"y"
     with pytest.raises(duolog.CorruptBatch):
         duolog.Batch(damaged)
+    for message_id in ("F" * 32, "0" * 32, "7F0000010000270F0000000000000003"):
+        with pytest.raises(duolog.NoSuchMessage):
+            await client.admin.find(message_id=message_id)
+    for asked in (client.admin.find(message_id="nonsense"), client.admin.find("T")):
+        with pytest.raises(duolog.BadRequest):
+            await asked
+    with pytest.raises(duolog.NoSuchMessage):
+        await client.admin.find("T", unique_key="0" * 32)
+    batch = await client.pull("T", 0, 5)
+    assert (batch._wire.status, batch.next_offset) == (wire.OFFSET_TOO_LARGE, 1)
+    with pytest.raises(duolog.BadRequest):
+        await client.pull("T", 0, -1)
+    with pytest.raises(duolog.BadRequest):
+        await client.pull("T", 4, 0)
+    with pytest.raises(duolog.UnknownTopic):
+        await client.pull("nope", 0, 0)
 
 
 # -- subscribe ---------------------------------------------------------------------------------
@@ -333,9 +321,10 @@ async def _batch(call: Subscribe) -> wire.MessageBatch:
     return batch
 
 
-async def test_a_subscription_sends_no_more_than_was_granted(client: duolog.Client) -> None:
-    async with client.producer() as producer:
-        await producer.send_batch("T", [b"x" * 1000] * 100, queue_id=0)
+async def test_a_subscription_sends_no_more_than_was_granted(
+    client: duolog.Client, producer: duolog.Producer
+) -> None:
+    await producer.send_batch("T", [b"x" * 1000] * 100, queue_id=0)
     call = client._router.seed.messages.Subscribe()
     await call.write(
         wire.SubscribeRequest(
@@ -379,11 +368,10 @@ async def test_a_subscription_to_a_queue_that_does_not_exist_is_refused(
 # -- find --------------------------------------------------------------------------------------
 
 
-async def test_messages_are_found_by_key_unique_key_id_and_time(client: duolog.Client) -> None:
-    async with client.producer() as producer:
-        receipts = [
-            await producer.send("T", b"%d" % n, key=f"k{n % 3}", queue_id=1) for n in range(9)
-        ]
+async def test_messages_are_found_by_key_unique_key_id_and_time(
+    client: duolog.Client, producer: duolog.Producer
+) -> None:
+    receipts = [await producer.send("T", b"%d" % n, key=f"k{n % 3}", queue_id=1) for n in range(9)]
     found = await client.admin.find("T", key="k1")
     assert [message.body for message in found] == [b"1", b"4", b"7"]
     (by_unique_key,) = await client.admin.find("T", unique_key=receipts[4].unique_key)
@@ -436,18 +424,6 @@ async def test_an_invalid_queue_position_is_refused(node: Node, client: duolog.C
                 reset = wire.ResetGroupRequest(group="G", topic="T", **how)  # type: ignore[arg-type]
                 await stubs.AdminStub(channel).ResetGroup(reset)
             assert text in str(refused.value.details())
-
-
-async def test_ids_that_name_no_message_are_refused(client: duolog.Client) -> None:
-    for message_id in ("F" * 32, "0" * 32, "7F0000010000270F0000000000000003"):
-        with pytest.raises(duolog.NoSuchMessage):
-            await client.admin.find(message_id=message_id)
-    with pytest.raises(duolog.BadRequest):
-        await client.admin.find(message_id="nonsense")
-    with pytest.raises(duolog.BadRequest):
-        await client.admin.find("T")
-    with pytest.raises(duolog.NoSuchMessage):
-        await client.admin.find("T", unique_key="0" * 32)
 
 
 async def test_messages_of_a_disconnected_producer_are_readable_at_once(

@@ -50,20 +50,6 @@ async def test_posts_are_stored_once_in_the_order_of_their_key(client: duolog.Cl
     assert {message.properties["TAGS"] for message in found} == {"c"}
 
 
-async def test_a_refused_post_fails_alone(client: duolog.Client, node: Node) -> None:
-    async with client.producer() as producer:
-        good = [producer.post("T", b"%d" % k, queue_id=0) for k in range(20)]
-        large = producer.post("T", b"x", queue_id=0, properties={"p": "x" * 40_000})
-        good += [producer.post("T", b"%d" % k, queue_id=0) for k in range(20, 40)]
-        gone = producer.post("nowhere", b"x", key="k")
-        with pytest.raises(duolog.MessageTooLarge):
-            await large
-        with pytest.raises(duolog.UnknownTopic):
-            await gone
-    assert [handle.receipt().queue_offset for handle in good] == list(range(40))
-    assert await bodies(client, 0) == [b"%d" % k for k in range(40)]
-
-
 async def test_flush_reports_that_the_node_went_away(client: duolog.Client, node: Node) -> None:
     producer = client.producer(timeout=1)
     await producer.send("T", b"before", timeout=20)
@@ -182,6 +168,20 @@ async def test_flushes_while_threads_post(client: duolog.Client, node: Node) -> 
 
     await asyncio.to_thread(run)
     assert sum([len(await bodies(client, queue_id)) for queue_id in range(4)]) == 6000
+
+
+async def test_a_refused_post_fails_alone(client: duolog.Client, node: Node) -> None:
+    async with client.producer() as producer:
+        good = [producer.post("T", b"%d" % k, queue_id=0) for k in range(20)]
+        large = producer.post("T", b"x", queue_id=0, properties={"p": "x" * 40_000})
+        good += [producer.post("T", b"%d" % k, queue_id=0) for k in range(20, 40)]
+        gone = producer.post("nowhere", b"x", key="k")
+        with pytest.raises(duolog.MessageTooLarge):
+            await large
+        with pytest.raises(duolog.UnknownTopic):
+            await gone
+    assert [handle.receipt().queue_offset for handle in good] == list(range(40))
+    assert await bodies(client, 0) == [b"%d" % k for k in range(40)]
 
 
 async def test_a_message_that_fits_no_request_is_refused_alone_and_at_once(

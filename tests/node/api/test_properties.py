@@ -28,7 +28,9 @@ async def commit(node: Node, group: str, half: int) -> None:
         await stubs.MessagesStub(channel).EndTransactions(request, timeout=10)
 
 
-async def test_a_half_message_takes_no_others_place(node: Node, client: duolog.Client) -> None:
+async def test_half_messages_and_sinks_take_nobodys_place(
+    node: Node, client: duolog.Client
+) -> None:
     """The other could be neither committed nor read again."""
     own = append_request([b"own"], transaction_group="owners")
     victim = (await append(client, own)).queue_offset
@@ -41,6 +43,12 @@ async def test_a_half_message_takes_no_others_place(node: Node, client: duolog.C
     assert (first.body, second.body) == (b"own", b"forged")
     assert second.properties["a"] == "b"
     assert not second.properties.keys() & false.keys()
+    batch = forged({"DLQ_ORIGIN_TOPIC": "U"}).SerializeToString()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError, match="DLQ_ORIGIN_TOPIC") as refused:
+            request = wire.StageRequest(sink="s", batch=batch)
+            await stubs.MessagesStub(channel).Stage(request, timeout=10)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "\u0663", "1"])
@@ -77,12 +85,3 @@ async def test_a_message_does_not_say_which_topic_it_came_from(
     with pytest.raises(duolog.BadRequest, match=name):
         async with client.producer() as producer:
             await producer.send("T", b"x", properties={name: "U"})
-
-
-async def test_a_sink_does_not_say_it_either(node: Node, client: duolog.Client) -> None:
-    batch = forged({"DLQ_ORIGIN_TOPIC": "U"}).SerializeToString()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
-        with pytest.raises(grpc.aio.AioRpcError, match="DLQ_ORIGIN_TOPIC") as refused:
-            request = wire.StageRequest(sink="s", batch=batch)
-            await stubs.MessagesStub(channel).Stage(request, timeout=10)
-        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

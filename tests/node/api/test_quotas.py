@@ -353,9 +353,7 @@ async def test_a_quota_that_there_is_not_cannot_be_deleted(client: duolog.Client
         await client.admin.delete_quota("Topic:T")
 
 
-async def test_a_namespace_has_no_more_topics_than_its_quota(
-    start_node: StartNode,
-) -> None:
+async def test_a_namespace_has_no_more_topics_than_its_quota(start_node: StartNode) -> None:
     node = await start_node(limits={"auto_create_topic": True})
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
         await client.admin.put_quota("Namespace:eu", topics=1)

@@ -148,10 +148,7 @@ async def test_a_user_is_recovered_in_every_group_of_the_cluster(
 
 
 async def test_a_group_without_a_node_that_can_be_reached_is_not_passed_over(
-    start_node: StartNode,
-    tmp_path: Path,
-    access: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
+    start_node: StartNode, tmp_path: Path, access: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = await start_groups(start_node, tmp_path, access=access)
     claims = Claims(read_key(Path(access["key_file"])), "operator", NEW)

@@ -13,7 +13,7 @@ from duolog import Tls, _runtime, _tls
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.serve.server import Node
 from tests.certificates import certificates
-from tests.nodefixtures import StartNode
+from tests.nodefixtures import StartNode, received
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,7 @@ async def use(client: duolog.Client) -> None:
     await client.admin.create_topic("T", 1)
     async with client.producer() as producer, client.consumer("G", "T") as consumer:
         await producer.send("T", b"x")
-        message = await consumer.get(10)
-        assert message is not None
+        message = await received(consumer)
         assert message.body == b"x"
 
 
@@ -76,7 +75,7 @@ async def test_all_calls_go_over_tls(
     assert plain == []
 
 
-async def test_nodes_that_name_another_port_are_reached_at_the_one_with_tls(
+async def test_nodes_are_reached_at_their_tls_port_by_clients_that_vouch_for_them(
     start_secured: Callable[[], Any], files: Any, plain: list[str]
 ) -> None:
     node: Node = await start_secured()
@@ -85,13 +84,7 @@ async def test_nodes_that_name_another_port_are_reached_at_the_one_with_tls(
         await use(client)
         assert await client.status_of(named) is not None
     assert plain == []
-
-
-async def test_who_is_not_vouched_for_is_not_spoken_to(
-    start_secured: Callable[[], Any], plain: list[str]
-) -> None:
-    """The system's authorities do not know the node's; and a plain port is no way out."""
-    node: Node = await start_secured()
+    # The system's authorities do not know the node's; and a plain port is no way out.
     for port in (node.tls_port, node.port):
         async with duolog.Client(f"127.0.0.1:{port}", timeout=1, tls=True) as client:
             with pytest.raises((duolog.Unavailable, duolog.Timeout)):

@@ -15,7 +15,7 @@ from duolog_server.store.metadata import TRACE_TOPIC
 from tests.compat.grpc.api import Api
 from tests.keyfiles import access_files
 from tests.node.replicas import broker_of
-from tests.nodefixtures import StartNode
+from tests.nodefixtures import StartNode, received
 from tests.turns import turns_of
 
 PASSWORD = "a password of the test"
@@ -65,11 +65,10 @@ async def test_messages_for_other_topics_are_not_told(client: duolog.Client) -> 
 
 
 async def test_the_first_message_that_a_group_pops_is_in_flight(
-    client: duolog.Client, node: Node
+    client: duolog.Client, producer: duolog.Producer, node: Node
 ) -> None:
     api = Api(node)
-    async with client.producer() as producer:
-        receipt = await producer.send("T", b"x")
+    receipt = await producer.send("T", b"x")
     received = await api.receive("g")
     (track,) = (await _way(client, receipt.unique_key)).groups
     assert (track.group, track.state) == ("g", "IN_FLIGHT")
@@ -80,27 +79,24 @@ async def test_the_first_message_that_a_group_pops_is_in_flight(
 
 
 async def test_so_many_messages_of_a_key_are_told(
-    client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+    client: duolog.Client, producer: duolog.Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracking, "MESSAGES_MAX", 2)
-    async with client.producer() as producer:
-        await producer.send_batch("T", [b"x"] * 3, keys=[["k"]] * 3)
+    await producer.send_batch("T", [b"x"] * 3, keys=[["k"]] * 3)
     assert len(await client.admin.track_key("T", "k")) == 2
 
 
-async def test_another_attempt_is_told_until_the_group_has_consumed_it(
-    client: duolog.Client,
+async def test_another_attempt_is_told_until_its_end(
+    client: duolog.Client, producer: duolog.Producer
 ) -> None:
-    async with client.producer() as producer:
-        receipt = await producer.send("T", b"x", properties={"traceparent": "none"})
+    receipt = await producer.send("T", b"x", properties={"traceparent": "none"})
 
     async def track() -> duolog.GroupTrack:
         (track,) = (await _way(client, receipt.unique_key)).groups
         return track
 
     async with client.consumer("g", "T", commit_interval=0.05) as consumer:
-        message = await consumer.get(10)
-        assert message is not None
+        message = await received(consumer)
         await consumer.send_back(message, delay_level=1)
         waiting = await track()
         assert (waiting.state, waiting.attempts) == ("RETRY", 1)
@@ -111,21 +107,13 @@ async def test_another_attempt_is_told_until_the_group_has_consumed_it(
         await consumer.commit()
         assert (await track()).state == "CONSUMED"
     assert (await _way(client, receipt.unique_key)).traceparent == "none"
-
-
-async def test_a_dead_letter_is_told(client: duolog.Client) -> None:
-    async with client.producer() as producer:
-        receipt = await producer.send("T", b"x")
+    receipt = await producer.send("T", b"x")
     async with client.consumer("g", "T") as consumer:
-        message = await consumer.get(10)
-        assert message is not None
+        message = await received(consumer)
         await consumer.send_back(message, delay_level=-1)
-    (track,) = (await _way(client, receipt.unique_key)).groups
-    assert track.state == "DEAD_LETTER"
-    assert track.copy == ("%DLQ%g", 0, 0)
-
-
-async def test_an_unknown_key_is_no_message(client: duolog.Client) -> None:
+    (dead,) = (await _way(client, receipt.unique_key)).groups
+    assert dead.state == "DEAD_LETTER"
+    assert dead.copy == ("%DLQ%g", 0, 0)
     with pytest.raises(duolog.NoSuchMessage):
         await client.admin.track_key("T", "none")
     with pytest.raises(duolog.UnknownTopic):
@@ -134,21 +122,19 @@ async def test_an_unknown_key_is_no_message(client: duolog.Client) -> None:
 
 @pytest.mark.parametrize("told", ["9" * 25, "\u0663", "soon"])
 async def test_a_time_that_a_sender_forges_ends_no_answer(
-    client: duolog.Client, monkeypatch: pytest.MonkeyPatch, told: str
+    client: duolog.Client, producer: duolog.Producer, monkeypatch: pytest.MonkeyPatch, told: str
 ) -> None:
     monkeypatch.setattr(_columns, "RESERVED", frozenset())
-    async with client.producer() as producer:
-        forged = {"TIMER_OUT_MS": told}
-        receipt = await producer.send("T", b"x", properties=forged, delay_level=5)
+    forged = {"TIMER_OUT_MS": told}
+    receipt = await producer.send("T", b"x", properties=forged, delay_level=5)
     (step,) = (await _way(client, receipt.unique_key)).steps
     assert (step.kind, step.deliver_time_ms) == ("DELAYED", None)
 
 
 async def test_others_have_their_turn_while_the_ways_of_messages_are_searched(
-    client: duolog.Client, node: Node, monkeypatch: pytest.MonkeyPatch
+    client: duolog.Client, producer: duolog.Producer, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with client.producer() as producer:
-        await producer.send_batch("T", [b"x"] * 3, keys=[["k"]] * 3)
+    await producer.send_batch("T", [b"x"] * 3, keys=[["k"]] * 3)
     for group in ("a", "b"):
         async with client.consumer(group, "T") as consumer:
             assert await consumer.get_batch(10) is not None
@@ -162,12 +148,13 @@ async def test_others_have_their_turn_while_the_ways_of_messages_are_searched(
     assert searched[-1] - searched[0] > 2 * 100 / 2, "offsets are looked at for each message"
 
 
-async def test_clients_may_tell_what_they_did(client: duolog.Client) -> None:
+async def test_clients_may_tell_what_they_did(
+    client: duolog.Client, producer: duolog.Producer
+) -> None:
     await client.admin.create_topic(TRACE_TOPIC, 1)
-    async with client.producer() as producer:
-        await producer.send(TRACE_TOPIC, b"Pub\x01", key="k")
-        with pytest.raises(duolog.DuologError):
-            await producer.send("RMQ_SYS_TRANS_HALF_TOPIC", b"x", queue_id=0)
+    await producer.send(TRACE_TOPIC, b"Pub\x01", key="k")
+    with pytest.raises(duolog.DuologError):
+        await producer.send("RMQ_SYS_TRANS_HALF_TOPIC", b"x", queue_id=0)
     assert len(await client.admin.find(TRACE_TOPIC, key="k")) == 1
 
 

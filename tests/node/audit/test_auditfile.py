@@ -63,16 +63,13 @@ def test_so_many_files_are_kept_and_the_oldest_go(tmp_path: Path) -> None:
     assert not files_of(path)
 
 
-def test_a_line_longer_than_a_file_has_one_of_its_own(tmp_path: Path) -> None:
+def test_a_long_line_has_its_own_file_and_a_torn_one_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     file = AuditFile(path, 10, 5)
     write(file, [b"a", b"x" * 100, b"b"])
     file.close()
     assert [one.read_bytes() for one in files_of(path)] == [b"a\n", b"x" * 100 + b"\n", b"b\n"]
-
-
-def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
-    path = tmp_path / "audit.log"
+    path = tmp_path / "torn.log"
     for torn in (b"whole\nto", b"to", b"", b"whole\n"):
         path.write_bytes(torn)
         file = AuditFile(path, 1000, 2)
@@ -80,6 +77,11 @@ def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
         file.close()
         whole = [b"whole"] if b"\n" in torn else []
         assert lines_of(path) == [*whole, b"next"]
+    path = tmp_path / "new" / "audit.log"
+    file = AuditFile(path, 1000, 2)
+    write(file, [b"x"])
+    file.close()
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("fails", ["write", "fsync"])
@@ -108,14 +110,6 @@ def test_what_a_failed_write_left_is_not_there_and_it_can_be_repeated(
     write(file, [b"second", b"third"])
     file.close()
     assert lines_of(path) == [b"first", b"second", b"third"]
-
-
-def test_the_file_is_for_its_user_alone(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "audit.log"
-    file = AuditFile(path, 1000, 2)
-    write(file, [b"x"])
-    file.close()
-    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("created", [True, False])

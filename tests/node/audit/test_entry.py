@@ -59,7 +59,7 @@ def test_a_line_is_one_line_of_bounded_length_whatever_a_client_says() -> None:
     assert found["request"]["n"] == 1
 
 
-def test_a_request_is_cut_as_a_whole() -> None:
+def test_a_request_is_cut_as_a_whole_and_shows_no_password() -> None:
     """Not field by field, and lists too: the topic takes no message of any size."""
     delays = list(range(1_000_000))
     for shown in (
@@ -73,13 +73,12 @@ def test_a_request_is_cut_as_a_whole() -> None:
     assert found["n"] == 1
     few = {"retry_delays_ms": [1, 2], "rights": "x", "topic": "T"}
     assert json.loads(replace(DENIED, shown=few).to_line("n1"))["request"] == few
-
-
-def test_the_longest_line_is_shorter_than_what_is_looked_at_for_a_torn_one() -> None:
-    """Each character is twelve in JSON."""
+    # Each character is twelve in JSON.
     face = "\N{GRINNING FACE}" * 100_000
     entry = replace(DENIED, user=face, resource=face, reason=face, shown={"rights": face})
     assert len(entry.to_line("n" * 255)) < TAIL_BYTES
+    request = wire.PutUserRequest(user="alice", password="hidden", super=False, signs=True)
+    assert shown_of("Access/PutUser", request) == {"user": "alice", "super": False, "signs": True}
 
 
 def test_nothing_of_a_huge_request_is_remembered() -> None:
@@ -131,7 +130,7 @@ def test_an_address_that_tries_many_names_makes_few_entries() -> None:
     assert sum(entry.times for entry in written) == 5000
 
 
-def test_the_denials_of_a_user_are_not_told_as_those_of_strangers_at_its_address() -> None:
+def test_denials_of_users_and_strangers_are_apart_and_bounded() -> None:
     repeats = Repeats()
     for number in range(3 * STRANGERS_MAX):
         repeats.taken(replace(DENIED, user="", reason=f"user 'u{number}': wrong"), 0)
@@ -140,6 +139,13 @@ def test_the_denials_of_a_user_are_not_told_as_those_of_strangers_at_its_address
     rest = repeats.rest()
     assert [entry.times for entry in rest if entry.user] == [1]
     assert sum(entry.times for entry in rest if not entry.user) == 2 * STRANGERS_MAX - 1
+    repeats, written = Repeats(), []
+    for number in range(3 * REMEMBERED_MAX):
+        for _ in range(2):
+            written += repeats.taken(replace(DENIED, user=f"u{number}"), 0)
+        assert len(repeats) <= REMEMBERED_MAX
+    written += repeats.rest()
+    assert sum(entry.times for entry in written) == 6 * REMEMBERED_MAX
 
 
 def test_a_user_that_is_denied_many_things_makes_few_entries() -> None:
@@ -167,16 +173,6 @@ def test_who_has_many_addresses_makes_few_entries() -> None:
         assert sum(entry.times for entry in written) == 5000
         written = repeats.taken(replace(DENIED, user=user), 0)
         assert len(written) == 1, "nothing counts on"
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    repeats, written = Repeats(), []
-    for number in range(3 * REMEMBERED_MAX):
-        for _ in range(2):
-            written += repeats.taken(replace(DENIED, user=f"u{number}"), 0)
-        assert len(repeats) <= REMEMBERED_MAX
-    written += repeats.rest()
-    assert sum(entry.times for entry in written) == 6 * REMEMBERED_MAX
 
 
 # -- of requests ----------------------------------------------------------------------------------
@@ -212,11 +208,6 @@ def test_what_changes_something_is_noted_and_what_reads_is_not() -> None:
         for method in found[service].methods
     }
     assert methods == reads | CHANGES.keys() | {*ORDERS}
-
-
-def test_a_password_is_never_shown() -> None:
-    request = wire.PutUserRequest(user="alice", password="hidden", super=False, signs=True)
-    assert shown_of("Access/PutUser", request) == {"user": "alice", "super": False, "signs": True}
 
 
 def test_a_resource_is_what_the_request_is_about() -> None:

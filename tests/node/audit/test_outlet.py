@@ -156,9 +156,7 @@ async def test_a_batch_that_was_written_while_its_task_was_cancelled_is_not_writ
     assert place.resources == ["Topic:1"]
 
 
-async def test_lines_that_were_written_before_a_failure_are_not_written_again(
-    place: Place,
-) -> None:
+async def test_lines_are_not_written_again_and_given_up_at_the_end(place: Place) -> None:
     async def write(batch: Batch) -> None:
         place.lines.append(batch.lines[0])
         batch.done = 1
@@ -169,9 +167,6 @@ async def test_lines_that_were_written_before_a_failure_are_not_written_again(
     for _ in range(3):
         await outlet.drain()
     assert place.resources == ["Topic:0", "Topic:1", "Topic:2"]
-
-
-async def test_at_the_end_what_does_not_work_is_given_up(place: Place) -> None:
     outlet = Outlet("file", "n", place.write)
     outlet.put(entry(1))
     place.works = False

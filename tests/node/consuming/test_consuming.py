@@ -21,12 +21,14 @@ import pytest
 from duolog._membership import SharingMember
 from duolog._prefetch import Prefetch
 
+from duolog_server.serve.server import Node
 from duolog_server.store.columns import Columns
 from duolog_server.store.kernels.text import java_hash
 from duolog_server.store.puts import PutBatch
-from tests.node.replicas import WAIT_SECONDS
-from tests.nodefixtures import StartNode
+from tests.node.replicas import WAIT_SECONDS, broker_of
+from tests.nodefixtures import StartNode, received
 from tests.process.support import NodeProcess
+from tests.until import until
 
 pytestmark = pytest.mark.usefixtures("quick_groups")
 
@@ -99,12 +101,19 @@ async def test_a_member_reads_the_queues_that_it_names(client: duolog.Client) ->
         assert {message.queue_id for message in found} == {1, 3}
 
 
-async def test_unknown_and_mixed_strategies_are_refused(client: duolog.Client) -> None:
+async def test_unknown_strategies_and_invalid_sql_are_refused(client: duolog.Client) -> None:
     with pytest.raises(duolog.BadRequest, match="strategy 'avg' is unknown; strategies: AVG,"):
         await client.consumer("g", "T", rebalance="avg").start()
     async with client.consumer("g", "T"):
         with pytest.raises(duolog.BadRequest, match="strategy AVG:"):
             await client.consumer("g", "T", rebalance="AVG_BY_CIRCLE").start()
+    with pytest.raises(duolog.BadRequest):
+        await client.pull("T", 0, 0, sql="n >")
+    with pytest.raises(duolog.BadRequest):
+        await client.pull("T", 0, 0, sql="n > 1", tags=["a"])
+    with pytest.raises(duolog.BadRequest):
+        async with client.consumer("g", "T", sql="n >") as consumer:
+            await consumer.get(5.0)
 
 
 async def test_a_queue_is_read_in_order_by_one_member_at_a_time(client: duolog.Client) -> None:
@@ -144,30 +153,28 @@ class Named(SharingMember):
 
 @pytest.mark.parametrize("finished", [True, False])
 async def test_a_message_in_hand_is_finished_before_its_queue_goes_to_another_member(
-    client: duolog.Client, monkeypatch: pytest.MonkeyPatch, finished: bool
+    client: duolog.Client,
+    producer: duolog.Producer,
+    monkeypatch: pytest.MonkeyPatch,
+    finished: bool,
 ) -> None:
     """If it takes too long, that member gets it as well."""
     monkeypatch.setattr("duolog._consumer.SharingMember", Named)
     monkeypatch.setattr(Named, "names", ["z", "a"])
     await client.admin.create_topic("One", 1)
-    async with client.producer() as producer:
-        await producer.send_batch("One", [b"0", b"1", b"2"])
+    await producer.send_batch("One", [b"0", b"1", b"2"])
     session = (
         10.0 if finished else 4.0
     )  # the first one has it for longer than a machine stands still
     async with client.consumer("g", "One", session=session) as first:
-        message = await first.get(WAIT_SECONDS)
-        assert message is not None
+        message = await received(first)
         assert message.body == b"0"
         async with client.consumer("g", "One", session=session) as second:
-            async with asyncio.timeout(WAIT_SECONDS):
-                while first.assignment:  # it goes to the member that is named first
-                    await asyncio.sleep(0.01)
+            await until(lambda: not (first.assignment))  # it goes to the member that is named first
             assert second.assignment == []
             if finished:
                 assert await first.get(0) is None
-            message = await second.get(WAIT_SECONDS)
-            assert message is not None
+            message = await received(second)
             assert message.body == (b"1" if finished else b"0")
 
 
@@ -227,12 +234,11 @@ def test_invalid_modes_and_offset_files_are_refused(tmp_path: Path) -> None:
 
 
 async def test_a_group_with_an_sql_filter_continues_after_the_messages_it_skipped(
-    client: duolog.Client,
+    client: duolog.Client, producer: duolog.Producer
 ) -> None:
     await client.admin.create_topic("one", 1)
-    async with client.producer() as producer:
-        for k in range(50):
-            await producer.send("one", b"%d" % k, properties={"n": str(k)})
+    for k in range(50):
+        await producer.send("one", b"%d" % k, properties={"n": str(k)})
     async with client.consumer("g", "one", sql="n BETWEEN 10 AND 12 OR n = 40") as consumer:
         found = [*await take(consumer, 4), *await take(consumer, 1, 0.3)]
     assert [message.body for message in found] == [b"10", b"11", b"12", b"40"]
@@ -246,24 +252,13 @@ async def test_a_group_with_an_sql_filter_continues_after_the_messages_it_skippe
     assert (nothing.count, nothing.next_offset) == (0, 50)
 
 
-async def test_invalid_sql_is_refused(client: duolog.Client) -> None:
-    with pytest.raises(duolog.BadRequest):
-        await client.pull("T", 0, 0, sql="n >")
-    with pytest.raises(duolog.BadRequest):
-        await client.pull("T", 0, 0, sql="n > 1", tags=["a"])
-    with pytest.raises(duolog.BadRequest):
-        async with client.consumer("g", "T", sql="n >") as consumer:
-            await consumer.get(5.0)
-
-
 async def test_tags_with_the_same_hash_are_distinguished_by_their_text(
-    client: duolog.Client,
+    client: duolog.Client, producer: duolog.Producer
 ) -> None:
     assert java_hash_of("AaAa") == java_hash_of("BBBB") == java_hash_of("AaBB")
     await client.admin.create_topic("one", 1)
-    async with client.producer() as producer:
-        for k in range(30):
-            await producer.send("one", b"%d" % k, tags=("AaAa", "BBBB", "AaBB")[k % 3])
+    for k in range(30):
+        await producer.send("one", b"%d" % k, tags=("AaAa", "BBBB", "AaBB")[k % 3])
     async with client.consumer("g", "one", tags=["BBBB"]) as consumer:
         found = [*await take(consumer, 10), *await take(consumer, 1, 0.3)]
     assert [message.body for message in found] == [b"%d" % k for k in range(1, 30, 3)]
@@ -343,19 +338,15 @@ async def test_messages_sent_back_keep_to_delay_levels_and_attempt_limits(
 
 
 async def test_a_message_of_another_log_with_any_number_of_attempts_is_a_dead_letter(
-    start_node: StartNode,
+    node: Node, single: duolog.Client
 ) -> None:
-    node = await start_node()
-    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
-        await client.admin.create_topic("T", 1)
-        assert node.broker is not None
-        batch = PutBatch("T", 0, Columns.of([b"x"]), 1, reconsume_times=(1 << 31) - 1)
-        await node.broker.core.log.put_and_wait(batch)
-        async with client.consumer("g", "T") as consumer:
-            (message,) = await take(consumer, 1)
-            assert await consumer.send_back(message) == "%DLQ%g"
-        (dead,) = await client.pull("%DLQ%g", 0, 0)
-        assert dead.reconsume_times == (1 << 31) - 1
+    batch = PutBatch("T", 0, Columns.of([b"x"]), 1, reconsume_times=(1 << 31) - 1)
+    await broker_of(node).core.log.put_and_wait(batch)
+    async with single.consumer("g", "T") as consumer:
+        (message,) = await take(consumer, 1)
+        assert await consumer.send_back(message) == "%DLQ%g"
+    (dead,) = await single.pull("%DLQ%g", 0, 0)
+    assert dead.reconsume_times == (1 << 31) - 1
 
 
 def test_a_consumer_in_a_thread_sends_back(tmp_path: Path) -> None:
@@ -506,9 +497,7 @@ async def test_a_batch_used_up_by_another_thread_does_not_hide_the_next(
     async with client.consumer("g", "T") as consumer:
         (reader,) = consumer._readers.values()
         prefetch = reader._prefetch
-        async with asyncio.timeout(WAIT_SECONDS):
-            while len(prefetch._ready) < 4:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(prefetch._ready) >= 4)
 
         def messages() -> Iterator[duolog.Message]:
             """The other thread takes all of the batch before this one takes any."""

@@ -81,7 +81,7 @@ def test_a_new_member_takes_queues_and_no_other_queue_moves(queues: int, members
         assert kept <= set(allocate("CONSISTENT_HASH", before, name))
 
 
-def test_members_are_assigned_the_queues_they_name_and_those_of_their_room() -> None:
+def test_members_are_assigned_the_queues_they_name_and_their_retry_topic() -> None:
     queues = [("T", n) for n in range(4)]
     named = {
         "a": Wish("CONFIG", queues=frozenset({("T", 1), ("T", 9)})),
@@ -94,9 +94,6 @@ def test_members_are_assigned_the_queues_they_name_and_those_of_their_room() -> 
     # Nobody stands near: all share them, or nobody reads them.
     assert numbers("MACHINE_ROOM_NEARBY", Deal(queues, rooms, "north@g")) == [[0, 1], [2], [3]]
     assert numbers("MACHINE_ROOM", Deal(queues, rooms, "north@g")) == [[], [], []]
-
-
-def test_the_retry_topic_is_assigned_under_every_strategy() -> None:
     groups = GroupCoordinator(replica_group="east@a")
     counts = {"T": 4, "%RETRY%G": 1}
     for strategy in ("CONFIG", "MACHINE_ROOM"):
@@ -117,7 +114,7 @@ def test_members_agree_on_a_strategy() -> None:
     assert groups.heartbeat("G", "b", other, COUNTS, START)
 
 
-def test_a_queue_is_reassigned_only_after_its_reader_released_it() -> None:
+def test_a_queue_is_reassigned_once_its_reader_released_it_left_or_died() -> None:
     groups = GroupCoordinator()
     first = beat(groups, "a", set())
     assert len(first) == 8
@@ -127,13 +124,24 @@ def test_a_queue_is_reassigned_only_after_its_reader_released_it() -> None:
     assert beat(groups, "b", set()) == set()  # a was told, but reads all eight yet
     assert beat(groups, "a", kept) == kept
     assert beat(groups, "b", set()) == first - kept
-
-
-def test_the_queues_of_a_dead_member_are_reassigned() -> None:
     groups = GroupCoordinator()
     everything = beat(groups, "a", set(), now=0)
     beat(groups, "b", set(), now=5000)
     assert beat(groups, "b", set(), now=10_001) == everything
+    assert groups.members("G", LATER) == 1
+    groups = GroupCoordinator()
+    everything = beat(groups, "a", set())
+    beat(groups, "b", set())
+    groups.leave("G", "a")
+    assert beat(groups, "b", set()) == everything
+    groups.leave("G", "b")
+    assert groups.names(START) == set()
+    groups = GroupCoordinator()
+    beat(groups, "a", set())
+    assert (groups.names(START), groups.readers_of("T", START)) == ({"G"}, {"G"})
+    assert (groups.names(LATER), groups.readers_of("T", LATER)) == (set(), set())
+    assert groups.validate(LATER) == ""
+    beat(groups, "a", set(), now=LATER)
     assert groups.members("G", LATER) == 1
 
 
@@ -149,26 +157,6 @@ def test_a_member_is_told_which_of_its_claims_are_anothers() -> None:
     answer = groups.heartbeat("G", "m2", claims, COUNTS, START)
     assert answer is not None
     assert answer.foreign == []
-
-
-def test_leaving_frees_queues_at_once() -> None:
-    groups = GroupCoordinator()
-    everything = beat(groups, "a", set())
-    beat(groups, "b", set())
-    groups.leave("G", "a")
-    assert beat(groups, "b", set()) == everything
-    groups.leave("G", "b")
-    assert groups.names(START) == set()
-
-
-def test_members_without_heartbeats_are_removed_from_their_group() -> None:
-    groups = GroupCoordinator()
-    beat(groups, "a", set())
-    assert (groups.names(START), groups.readers_of("T", START)) == ({"G"}, {"G"})
-    assert (groups.names(LATER), groups.readers_of("T", LATER)) == (set(), set())
-    assert groups.validate(LATER) == ""
-    beat(groups, "a", set(), now=LATER)
-    assert groups.members("G", LATER) == 1
 
 
 def test_validate_reports_an_inconsistent_coordinator() -> None:
@@ -188,15 +176,6 @@ def test_validate_reports_an_inconsistent_coordinator() -> None:
     assert groups.validate(START) == "group G: 0 members"
 
 
-def test_a_member_may_not_commit_for_a_queue_assigned_to_another() -> None:
-    groups = GroupCoordinator()
-    everything = beat(groups, "a", set(), now=0)
-    assert groups.may_commit("G", "a", everything, START)
-    beat(groups, "b", set(), now=10_001)  # a is dead by now
-    assert not groups.may_commit("G", "a", {("T", 0)}, LATER)
-    assert groups.may_commit("G", "b", {("T", 0)}, LATER)
-
-
 def test_an_expired_member_cannot_commit_for_reassigned_queues() -> None:
     groups = GroupCoordinator()
     everything = beat(groups, "a", set(), now=0)
@@ -206,6 +185,12 @@ def test_an_expired_member_cannot_commit_for_reassigned_queues() -> None:
     kept = beat(groups, "b", everything, now=10_004)
     assert len(kept) == 4  # half of it is to go to a, and nothing because a believes to read it
     assert groups.may_commit("G", "b", kept, MonoMs(10_005))
+    groups = GroupCoordinator()
+    everything = beat(groups, "a", set(), now=0)
+    assert groups.may_commit("G", "a", everything, START)
+    beat(groups, "b", set(), now=10_001)  # a is dead by now
+    assert not groups.may_commit("G", "a", {("T", 0)}, LATER)
+    assert groups.may_commit("G", "b", {("T", 0)}, LATER)
 
 
 def test_a_new_coordinator_refuses_commits_for_queues_that_an_unheard_member_may_read() -> None:
@@ -219,9 +204,6 @@ def test_a_new_coordinator_refuses_commits_for_queues_that_an_unheard_member_may
     assert groups.may_commit("G", "b", everything, MonoMs(2))
     assert not groups.may_commit("G", "a", everything, MonoMs(2))
     assert not groups.may_commit("G", "c", everything, MonoMs(2))
-
-
-def test_a_coordinator_that_begins_again_is_as_a_new_one() -> None:
     groups = GroupCoordinator()
     everything = beat(groups, "a", set())
     assert len(everything) == 8
@@ -243,9 +225,6 @@ def test_a_claim_from_before_the_last_mastership_is_not_believed() -> None:
     assert not groups.may_commit("G", "a", set(everything), START)
     assert len(beat(groups, "b", set(everything), now=1)) == 4
     assert groups.may_commit("G", "b", set(everything), MonoMs(2))
-
-
-def test_what_was_claimed_wrongly_is_granted_once_it_is_let_go() -> None:
     groups = GroupCoordinator()
     everything = frozenset(("T", queue) for queue in range(8))
     late = Heartbeat(("T",), everything, outdated=True)
@@ -330,12 +309,11 @@ async def test_lag_is_shown_in_messages_and_time(client: duolog.Client) -> None:
 
 
 async def test_an_error_in_the_block_leaves_the_message_in_hand_unconsumed(
-    client: duolog.Client,
+    client: duolog.Client, producer: duolog.Producer
 ) -> None:
     await client.admin.create_topic("one", 1)
-    async with client.producer() as producer:
-        for n in range(3):
-            await producer.send("one", b"%d" % n)
+    for n in range(3):
+        await producer.send("one", b"%d" % n)
     with pytest.raises(RuntimeError):
         async with client.consumer("G", "one") as consumer:
             async for message in consumer:
@@ -370,10 +348,9 @@ async def test_two_members_share_the_queues_and_lose_nothing(client: duolog.Clie
     assert set(seen) == set(bodies)
 
 
-async def test_a_consumer_reads_by_tag(client: duolog.Client) -> None:
-    async with client.producer() as producer:
-        for n in range(100):
-            await producer.send("T", b"%d" % n, tags="even" if n % 2 == 0 else "odd")
+async def test_a_consumer_reads_by_tag(client: duolog.Client, producer: duolog.Producer) -> None:
+    for n in range(100):
+        await producer.send("T", b"%d" % n, tags="even" if n % 2 == 0 else "odd")
     async with client.consumer("G", "T", tags=["even"]) as consumer:
         found = [*await consume(consumer, 50), *await consume(consumer, 1, 0.3)]
     assert sorted(map(int, found)) == list(range(0, 100, 2))
@@ -381,13 +358,14 @@ async def test_a_consumer_reads_by_tag(client: duolog.Client) -> None:
     assert sum(queue.lag_messages for queue in group.queues) == 0
 
 
-async def test_a_consumer_seeks_by_offset_and_by_time(client: duolog.Client) -> None:
+async def test_a_consumer_seeks_by_offset_and_by_time(
+    client: duolog.Client, producer: duolog.Producer
+) -> None:
     await client.admin.create_topic("one", 1)
-    async with client.producer() as producer:
-        receipts = []
-        for n in range(20):
-            receipts.append(await producer.send("one", b"%d" % n))
-            await asyncio.sleep(0.002)
+    receipts = []
+    for n in range(20):
+        receipts.append(await producer.send("one", b"%d" % n))
+        await asyncio.sleep(0.002)
     async with client.consumer("G", "one") as consumer:
         assert await consume(consumer, 3) == [b"0", b"1", b"2"]
         await consumer.seek("one", 0, 17)

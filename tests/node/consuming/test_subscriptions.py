@@ -23,7 +23,7 @@ from duolog_server.node.api.native import messages_of
 from duolog_server.serve.server import Node
 from duolog_server.store.metadata import TopicConfig
 from tests.node.replicas import WAIT_SECONDS, broker_of
-from tests.nodefixtures import StartNode
+from tests.nodefixtures import StartNode, received
 from tests.until import until
 
 SMALL_CREDIT = 64 << 10
@@ -199,8 +199,7 @@ async def test_a_queue_that_returns_is_read_from_after_the_message_in_hand(
     await fill(client, 40)
     async with client.consumer("G", "T", session=300) as consumer:
         reader = reader_of(consumer)
-        first = await consumer.get(WAIT_SECONDS)
-        assert first is not None
+        first = await received(consumer)
         queue = ("T", first.queue_id)
         with shares(reader) as told:
             for share in (set(), ALL, ALL - {queue}, ALL):
@@ -289,19 +288,20 @@ async def test_prefetch_of_messages_without_bodies_is_bounded(
             assert (await read_to_the_end(consumer, 10_000))[0] == list(range(10_000))
 
 
-async def test_get_and_get_batch_may_alternate_between_batches(client: duolog.Client) -> None:
+async def test_get_and_get_batch_may_alternate_between_batches(
+    client: duolog.Client, producer: duolog.Producer
+) -> None:
     await client.admin.create_topic("one", 1)
-    async with client.producer() as producer:
-        await producer.send_batch("one", [b"0", b"1"])
-        async with client.consumer("G", "one") as consumer:
-            assert await consumer.get(WAIT_SECONDS) is not None
-            with pytest.raises(duolog.BadRequest, match="1 messages of the current batch"):
-                await consumer.get_batch(5.0)
-            assert await consumer.get(WAIT_SECONDS) is not None
-            await producer.send_batch("one", [b"2", b"3"])
-            batch = await consumer.get_batch(5.0)
-            assert batch is not None
-            assert batch.body_list() == [b"2", b"3"]
+    await producer.send_batch("one", [b"0", b"1"])
+    async with client.consumer("G", "one") as consumer:
+        assert await consumer.get(WAIT_SECONDS) is not None
+        with pytest.raises(duolog.BadRequest, match="1 messages of the current batch"):
+            await consumer.get_batch(5.0)
+        assert await consumer.get(WAIT_SECONDS) is not None
+        await producer.send_batch("one", [b"2", b"3"])
+        batch = await consumer.get_batch(5.0)
+        assert batch is not None
+        assert batch.body_list() == [b"2", b"3"]
 
 
 async def test_a_consumer_that_failed_to_start_leaves_no_tasks(

@@ -20,7 +20,7 @@ def wait(board: ArrivalBoard, turns: Turns, seconds: float = 60.0) -> Waiting:
     return Waiting(board, turns, KEY, asyncio.get_running_loop().time() + seconds)
 
 
-async def test_a_wait_ends_when_the_queue_has_more(board: ArrivalBoard) -> None:
+async def test_a_wait_ends_when_the_queue_has_more_and_at_its_deadline(board: ArrivalBoard) -> None:
     waiting = wait(board, Turns())
     task = asyncio.ensure_future(waiting.arrived())
     await asyncio.sleep(0)
@@ -31,11 +31,6 @@ async def test_a_wait_ends_when_the_queue_has_more(board: ArrivalBoard) -> None:
     assert await task
     waiting.end()
     assert len(board) == 0
-
-
-async def test_what_came_since_the_queue_was_looked_at_is_not_waited_for(
-    board: ArrivalBoard,
-) -> None:
     waiting = wait(board, Turns())
     board.arrived([KEY])
     assert await waiting.arrived()
@@ -46,11 +41,6 @@ async def test_what_came_since_the_queue_was_looked_at_is_not_waited_for(
     board.arrived([KEY])
     assert await task
     waiting.end()
-
-
-async def test_a_wait_ends_at_its_deadline_also_where_that_was_over_before(
-    board: ArrivalBoard,
-) -> None:
     waiting = wait(board, Turns(), 0.0)
     assert not await waiting.arrived()
     assert not await waiting.arrived()

@@ -75,7 +75,14 @@ def test_what_is_told_as_new_is_added(measures: ClientMeasures) -> None:
     assert shown(measures) == [2, 0, 0]
 
 
-def test_of_a_client_that_told_others_before_only_what_is_new_counts(
+def test_a_sum_never_falls(measures: ClientMeasures) -> None:
+    tell(measures, (1, 0, 0), total=9.0)
+    tell(measures, (2, 0, 0), total=3.0)  # it began again
+    ((_, _, histogram),) = measures.histograms()
+    assert (histogram.counts, histogram.sum) == ([3, 0, 0], 12.0)
+
+
+def test_clients_are_counted_from_what_is_new_and_gauges_added(
     measures: ClientMeasures, clock: Clock
 ) -> None:
     old = WALL_MS - 2 * LIVING_MS
@@ -85,9 +92,6 @@ def test_of_a_client_that_told_others_before_only_what_is_new_counts(
     tell(measures, (101, 0, 0), since_ms=old)
     tell(measures, (7, 0, 0), since_ms=old, labels=("new topic", "g", "success"))
     assert [one.counts[0] for _, _, one in measures.histograms()] == [1, 7]
-
-
-def test_a_gauge_is_the_sum_of_living_clients(measures: ClientMeasures, clock: Clock) -> None:
     name, labels = "rocketmq_consumer_cached_messages", ("T", "g")
     measures.put(Series(name, labels, "a"), 3)
     clock.ms += LIVING_MS // 2
@@ -110,6 +114,15 @@ def test_other_bounds_and_wrong_shapes_are_refused(measures: ClientMeasures) -> 
     assert shown(measures) == [1, 0, 0]
 
 
+def test_clients_whose_points_are_refused_are_not_kept(measures: ClientMeasures) -> None:
+    tell(measures, (1, 0, 0))
+    for k in range(100):
+        tell(measures, (1, 0), f"client {k}")
+        measures.add(Series(NAME, ("U", "g", "success"), f"{k}"), Distribution(0, (2, 1), (), 0))
+    assert measures.refused == 200
+    assert list(measures._clients) == ["a"]
+
+
 def test_series_are_bounded(
     measures: ClientMeasures, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,22 +139,6 @@ def test_series_are_bounded(
     clock.ms += LIVING_MS + 1
     tell(measures, (1, 0, 0), "client 9", labels=("T0", "g", "success"))
     assert measures.refused == 7
-
-
-def test_clients_whose_points_are_refused_are_not_kept(measures: ClientMeasures) -> None:
-    tell(measures, (1, 0, 0))
-    for k in range(100):
-        tell(measures, (1, 0), f"client {k}")
-        measures.add(Series(NAME, ("U", "g", "success"), f"{k}"), Distribution(0, (2, 1), (), 0))
-    assert measures.refused == 200
-    assert list(measures._clients) == ["a"]
-
-
-def test_a_sum_never_falls(measures: ClientMeasures) -> None:
-    tell(measures, (1, 0, 0), total=9.0)
-    tell(measures, (2, 0, 0), total=3.0)  # it began again
-    ((_, _, histogram),) = measures.histograms()
-    assert (histogram.counts, histogram.sum) == ([3, 0, 0], 12.0)
 
 
 def test_series_that_nobody_tells_any_more_make_room(

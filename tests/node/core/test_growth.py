@@ -3,7 +3,7 @@
 from duolog_server.node.core.growth import Totals
 
 
-def test_growth_is_told_over_the_span_that_was_asked_for() -> None:
+def test_growth_is_told_over_the_span_that_was_asked_for_and_forgotten() -> None:
     totals = Totals(100.0)
     assert totals.growth("a", 50, 60.0, 110.0) == (50, 10.0)  # since the start
     assert totals.growth("a", 70, 60.0, 170.0) == (70, 70.0)
@@ -14,9 +14,6 @@ def test_growth_is_told_over_the_span_that_was_asked_for() -> None:
     found = totals.growth("b", 600, 60.0, 220.0)
     assert (found.rate, found.within(60.0), found.within(600.0)) == (5.0, 300.0, 600)
     assert totals.growth("c", 6, 60.0, 100.0).rate == 0.0
-
-
-def test_totals_that_nobody_asks_for_are_forgotten() -> None:
     totals = Totals(0.0, 2)
     for key in "abc":
         totals.growth(key, 1, 60.0, 100.0)

@@ -61,7 +61,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AT_ONCE", 3)
 
 
-async def test_what_was_counted_is_not_read_again() -> None:
+async def test_what_was_counted_is_not_read_again_and_each_call_is_bounded() -> None:
     store = Store([10 * n for n in range(1, 22)])
     counts = counting(store)
     assert await counts.of(*T, some()) == store.bytes
@@ -70,9 +70,6 @@ async def test_what_was_counted_is_not_read_again() -> None:
     store.sizes += [7, 8]
     assert await counts.of(*T, some()) == store.bytes
     assert store.read == list(range(23))
-
-
-async def test_retention_costs_the_first_chunk_alone() -> None:
     store = Store([10] * 30)
     counts = counting(store)
     await counts.of(*T, some())
@@ -80,9 +77,6 @@ async def test_retention_costs_the_first_chunk_alone() -> None:
     store.low = 11
     assert await counts.of(*T, some()) == store.bytes == 190
     assert store.read == list(range(11, 16))
-
-
-async def test_one_call_reads_so_much_and_the_next_goes_on() -> None:
     store = Store([10] * 25)
     counts = counting(store)
     one = some(10)
@@ -93,12 +87,9 @@ async def test_one_call_reads_so_much_and_the_next_goes_on() -> None:
     assert await counts.of(*T, some(1)) == 250
 
 
-async def test_blank_entries_have_no_record() -> None:
+async def test_blank_entries_and_an_empty_queue_have_no_bytes() -> None:
     store = Store([10, BLANK, 20])
     assert await counting(store).of(*T, some()) == 30
-
-
-async def test_an_empty_queue_has_no_bytes_and_then_those_of_its_messages() -> None:
     store = Store()
     counts = counting(store)
     assert await counts.of(*T, some()) == 0
@@ -115,24 +106,18 @@ async def test_a_topic_that_was_made_again_is_another_one(again: int) -> None:
     assert await counts.of(*T, some()) == 3 * again
 
 
-async def test_another_mastership_may_have_replaced_records() -> None:
+async def test_records_that_were_replaced_truncated_or_removed_are_counted_again() -> None:
     store = Store([10] * 20)
     counts = counting(store)
     await counts.of(*T, some())
     store.sizes[12:] = [3] * 12
     store.epoch += 1
     assert await counts.of(*T, some()) == store.bytes
-
-
-async def test_a_queue_that_was_truncated_is_counted_again_there() -> None:
     store = Store([10] * 20)
     counts = counting(store)
     await counts.of(*T, some())
     store.sizes[18:] = []
     assert await counts.of(*T, some()) == store.bytes
-
-
-async def test_entries_that_are_gone_meanwhile_end_the_call() -> None:
     store = Store([10] * 20)
     gone = SimpleNamespace(
         queue_range=store.queue_range, entries=lambda *_: np.empty((3, 0), np.int64)

@@ -50,9 +50,8 @@ def tables_of(metadata: MetadataLog) -> dict[str, Any]:
 
 
 async def test_a_thread_that_begins_late_replaces_no_newer_snapshot(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = await start_node()
     metadata = broker_of(node).metadata
     late: list[Callable[[], None]] = []
 
@@ -108,11 +107,8 @@ async def test_tables_that_rocketmq_wrote_are_in_the_log_from_the_first_start_on
     assert state_of(node) == before
 
 
-async def test_the_next_master_gives_no_offset_of_a_deleted_topic_again(
-    start_node: StartNode,
-) -> None:
+async def test_the_next_master_gives_no_offset_of_a_deleted_topic_again(node: Node) -> None:
     """A slave that was started again has no files of it, and counts from the files it has."""
-    node = await start_node()
     store, metadata = broker_of(node).store, broker_of(node).metadata
     async with duolog.Client(f"127.0.0.1:{node.port}") as client, client.producer() as producer:
         await client.admin.create_topic("T", 1)
@@ -169,11 +165,8 @@ async def test_tables_and_queue_offsets_outlive_all_derived_files_and_expired_re
     assert [message.body for message in got if message] == [b"%d" % n for n in range(5)]
 
 
-async def test_tables_that_are_newer_than_the_log_hide_no_message_that_comes(
-    start_node: StartNode,
-) -> None:
+async def test_tables_that_are_newer_than_the_log_hide_no_message_that_comes(node: Node) -> None:
     """As where an older copy of the log was restored beside the newer config/."""
-    node = await start_node()
     await fill(node)  # A/0 has 20 messages, all consumed by G
     broker = broker_of(node)
     tables, reached = broker.metadata.tables, broker.store.next_offset
@@ -220,10 +213,9 @@ def confirmed(broker: Broker, metadata: MetadataLog) -> dict[str, Any]:
 
 
 async def test_a_slave_saves_no_tables_that_lack_a_record_of_a_lost_segment(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once the segment is there again, it would trust such a snapshot, and skip the record."""
-    node = await start_node()
     broker = broker_of(node)
     await fill(node)
     store, lost = broker.store, broker.store.next_offset(SYSTEM_TOPIC, 0)

@@ -24,9 +24,6 @@ async def test_slices_end_by_time_and_keep_what_they_get(monkeypatch: pytest.Mon
     monkeypatch.setattr(slices, "SORTED_AT_ONCE", 3)
     words = ["d", "a", "c", "b", "a", "e", "z", "y"]
     assert list(await made.ordered(words)) == sorted(words)
-
-
-async def test_a_slice_that_is_not_over_gives_no_turn_away() -> None:
     made = Slices(TurnBudget(lambda: 0.0))
     with counted_turns() as turns:
         assert [one async for one in made.each(range(1000))] == list(range(1000))

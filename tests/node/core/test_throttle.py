@@ -27,7 +27,7 @@ def throttle(**connections: int) -> Throttle:
     return made
 
 
-def test_a_user_has_no_more_connections_than_its_quota_from_whatever_address() -> None:
+def test_a_user_has_no_more_connections_than_its_quota() -> None:
     made = throttle(User_alice=2)
     made.joined(ALICE, "10.0.0.7:1")
     made.joined(Who("alice", "10.0.0.8"), "10.0.0.8:1")
@@ -38,9 +38,13 @@ def test_a_user_has_no_more_connections_than_its_quota_from_whatever_address() -
     made.joined(Who("bob", "10.0.0.7"), "10.0.0.7:3")
     made.left(ALICE, "10.0.0.7:1")
     made.joined(ALICE, "10.0.0.7:2")
-
-
-def test_another_stream_of_a_connection_may_begin_however_many_connections_there_are() -> None:
+    made = throttle(**{"Client_*": 1, "User_*": 5})
+    with made.joining(ALICE, "1"), pytest.raises(sdk.Throttled, match=r"Client:10\.0\.0\.7"):
+        made.joined(Who("bob", "10.0.0.7"), "2")
+    with pytest.raises(ZeroDivisionError), made.joining(ALICE, "3"):
+        raise ZeroDivisionError
+    assert made.connections.of_address("10.0.0.7") == 0
+    assert made.connections.validate() == ""
     made = throttle(**{"User_alice": 1, "Client_*": 1})
     for _ in range(3):
         made.joined(ALICE, "1")
@@ -49,19 +53,6 @@ def test_another_stream_of_a_connection_may_begin_however_many_connections_there
             made.joined(ALICE, "2")
         made.left(ALICE, "1")
     made.joined(ALICE, "2")
-
-
-def test_without_a_user_there_is_no_quota_of_users() -> None:
     made = throttle(**{"User_*": 1})
     for port in "123":
         made.joined(ANYBODY, port)
-
-
-def test_an_address_counts_for_users_too_and_what_was_refused_is_not_held() -> None:
-    made = throttle(**{"Client_*": 1, "User_*": 5})
-    with made.joining(ALICE, "1"), pytest.raises(sdk.Throttled, match=r"Client:10\.0\.0\.7"):
-        made.joined(Who("bob", "10.0.0.7"), "2")
-    with pytest.raises(ZeroDivisionError), made.joining(ALICE, "3"):
-        raise ZeroDivisionError
-    assert made.connections.of_address("10.0.0.7") == 0
-    assert made.connections.validate() == ""

@@ -13,6 +13,7 @@ import pytest
 from duolog_server.node.core import turnbudget as module
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.core.turnbudget import TurnBudget, budget_of_loop, without_budget
+from tests.until import until
 
 SLICE = 4  # of the test's clock, which only the steps of the calls move
 
@@ -65,7 +66,7 @@ async def work(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Work]:
     counting.cancel()
 
 
-async def test_a_turn_has_one_slice_and_the_next_one_none(work: Work) -> None:
+async def test_a_turn_has_one_slice_and_a_call_alone_has_it_at_once(work: Work) -> None:
     for number in range(50):
         work.begin(f"call {number}", steps=20)
     await work.all_done()
@@ -73,9 +74,6 @@ async def test_a_turn_has_one_slice_and_the_next_one_none(work: Work) -> None:
     assert max(work.steps.values()) == SLICE
     turns = sorted(work.steps)
     assert all(later - turn >= 2 for turn, later in pairwise(turns))
-
-
-async def test_a_call_alone_has_its_first_slice_at_once(work: Work) -> None:
     for _ in range(2):  # the second one in the same turn, with what the first has left
         call: Coroutine[Any, Any, None] = work._call("alone", 2, 1)
         with pytest.raises(StopIteration):
@@ -83,6 +81,13 @@ async def test_a_call_alone_has_its_first_slice_at_once(work: Work) -> None:
     call = work._call("too late", 1, 1)
     assert call.send(None) is not None, "it waits"
     call.close()
+    work.begin("one", steps=3 * SLICE)
+    work.begin("two", steps=1)
+    await work.all_done()
+    await work.some_turns(3)
+    assert not work.budget._turn.is_planned
+    assert not work.budget._begin
+    assert not work.budget._go_on
 
 
 async def test_calls_that_go_on_have_slices_in_turn(work: Work) -> None:
@@ -125,20 +130,8 @@ async def test_a_call_that_is_cancelled_while_it_waits_keeps_nobody_waiting(work
     for task in cancelled:
         task.cancel()
     await asyncio.gather(*cancelled, return_exceptions=True)
-    async with asyncio.timeout(20):
-        while work.order.count("last") + work.order.count("first") < 2 * SLICE + 1:
-            await asyncio.sleep(0)
+    await until(lambda: work.order.count("last") + work.order.count("first") >= 2 * SLICE + 1)
     assert len(work.order) == 2 * SLICE + 1
-
-
-async def test_a_budget_that_nobody_wants_does_nothing(work: Work) -> None:
-    work.begin("one", steps=3 * SLICE)
-    work.begin("two", steps=1)
-    await work.all_done()
-    await work.some_turns(3)
-    assert not work.budget._turn.is_planned
-    assert not work.budget._begin
-    assert not work.budget._go_on
 
 
 async def test_all_calls_of_a_loop_share_its_budget() -> None:

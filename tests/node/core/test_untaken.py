@@ -32,9 +32,6 @@ def test_an_address_holds_its_share_and_all_together_hold_the_limit() -> None:
     answers.give("b", 2 * MIB)
     assert answers.room("b") == 2 * MIB - LITTLE_BYTES
     assert answers.validate() == ""
-
-
-def test_one_answer_of_the_largest_size_has_room_however_small_the_share_is() -> None:
     assert untaken(8 * MIB, 8 * MIB).room("a") == 8 * MIB
     assert untaken(8 * MIB, 64 * MIB).room("a") == 8 * MIB
 
@@ -62,9 +59,7 @@ async def test_readers_of_an_address_wait_in_turn_until_it_takes_something() -> 
     assert (answers.held_bytes, answers.validate()) == (0, "")
 
 
-async def test_a_reader_that_is_woken_in_the_turn_in_which_its_time_ends_reads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_reader_that_takes_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.0)
     answers = untaken(4 * MIB, MIB)
     answers.take("a", MIB)
@@ -72,11 +67,6 @@ async def test_a_reader_that_is_woken_in_the_turn_in_which_its_time_ends_reads(
     asyncio.get_running_loop().call_soon(answers.give, "a", MIB)
     assert await reader == MIB
     assert answers.refused == 0
-
-
-async def test_a_reader_whose_client_takes_nothing_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.0)
     answers = untaken(4 * MIB, MIB)
     answers.take("a", MIB)

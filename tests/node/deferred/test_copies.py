@@ -148,17 +148,14 @@ def test_notes_are_left_out_in_their_order_and_nothing_else() -> None:
     "how", [{}, {"delay_level": 1}, {"delay": 0.2}, {"transaction_group": "g" * 255}]
 )
 async def test_what_the_node_takes_it_can_deliver_and_the_rest_is_refused_at_once(
-    node: Node, how: dict[str, Any]
+    node: Node, bare_client: duolog.Client, how: dict[str, Any]
 ) -> None:
-    async with (
-        duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client,
-        client.producer() as producer,
-    ):
+    async with bare_client.producer() as producer:
 
         async def send(size: int) -> None:
             properties = {"p": "v" * (size - 2)}
             if "transaction_group" in how:
-                async with client.transactions(how["transaction_group"]) as transactions:
+                async with bare_client.transactions(how["transaction_group"]) as transactions:
                     half = await transactions.prepare("T", b"%d" % size, properties=properties)
                     await transactions.commit(half)
             else:

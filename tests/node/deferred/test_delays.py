@@ -51,8 +51,7 @@ async def client_of(node: Node, queues: int = 1) -> duolog.Client:
     return client
 
 
-async def test_a_timed_message_is_delivered_unchanged_at_its_time(start_node: StartNode) -> None:
-    node = await start_node()
+async def test_a_timed_message_is_delivered_unchanged_at_its_time(node: Node) -> None:
     async with await client_of(node, 4) as client, client.producer() as producer:
         sent_ms = time.time() * 1000
         receipt = await producer.send(
@@ -112,8 +111,7 @@ async def test_a_level_beyond_the_last_is_the_last_and_bad_ones_are_refused(
         assert found.body == b"past"
 
 
-async def test_a_retried_send_of_a_delayed_message_waits_once(start_node: StartNode) -> None:
-    node = await start_node()
+async def test_retried_sends_of_delayed_messages_are_stored_once(node: Node) -> None:
     async with await client_of(node) as client, client.producer() as producer:
         await producer.send("T", b"x", delay=0.3)
         producer._sender._sequence -= 1  # as a try whose answer was lost
@@ -122,10 +120,6 @@ async def test_a_retried_send_of_a_delayed_message_waits_once(start_node: StartN
         await wait_for(client, 1)
         await asyncio.sleep(0.3)
         assert len(await all_of(client, "T", 1)) == 1
-
-
-async def test_a_retried_send_whose_time_has_passed_is_stored_once(start_node: StartNode) -> None:
-    node = await start_node()
     async with await client_of(node) as client, client.producer() as producer:
         at = int(time.time() * 1000) + 200
         await producer.send("T", b"x", deliver_at=at)
@@ -180,10 +174,9 @@ async def test_a_new_master_delivers_pending_messages_once(
 
 
 async def test_a_recalled_message_stays_recalled_while_the_recall_awaits_the_replicas(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records noted meanwhile do not make a later read start after the record of the recall."""
-    node = await start_node()
     broker = broker_of(node)
     delays, put_and_wait = broker.delays, broker.log.put_and_wait
     stored, gate = asyncio.Event(), asyncio.Event()
@@ -230,10 +223,7 @@ async def test_tables_contain_no_delivery_that_the_log_may_still_lose(
         await until(lambda: broker.metadata.tables.delay_offsets == {1: 1})
 
 
-async def test_deleting_a_topic_drops_its_delayed_messages(
-    start_node: StartNode,
-) -> None:
-    node = await start_node()
+async def test_deleting_a_topic_drops_its_delayed_messages(node: Node) -> None:
     async with await client_of(node) as client, client.producer() as producer:
         await producer.send("T", b"x", delay=0.3)
         await client.admin.delete_topic("T")
@@ -242,9 +232,8 @@ async def test_deleting_a_topic_drops_its_delayed_messages(
 
 
 async def test_long_delayed_messages_are_stored_again_before_retention_deletes_them(
-    start_node: StartNode,
+    node: Node,
 ) -> None:
-    node = await start_node()
     broker = broker_of(node)
     async with await client_of(node) as client, client.producer() as producer:
         await producer.send("T", b"x", delay=100.0)

@@ -11,7 +11,7 @@ def half(offset: int, origin: int | None = None) -> Half:
     return Half(offset if origin is None else origin, offset, "g", 0, MonoMs(1000))
 
 
-def test_a_returned_half_message_does_not_hide_unread_ones_before_it() -> None:
+def test_half_messages_are_read_once_and_decided_in_any_order() -> None:
     halves = HalfMessages(0)
     halves.read(half(0))
     # 1 and 2 were stored, and are not readable yet; the copy of 0 comes behind them.
@@ -24,9 +24,6 @@ def test_a_returned_half_message_does_not_hide_unread_ones_before_it() -> None:
     halves.read(half(3, origin=0))
     assert [origin for origin in range(4) if halves.get(origin)] == [0, 1, 2]
     assert halves.low == 1
-
-
-def test_a_decision_made_before_its_message_was_read_holds() -> None:
     halves = HalfMessages(0)
     halves.read(half(0))
     halves.add(half(1, origin=0))
@@ -36,14 +33,20 @@ def test_a_decision_made_before_its_message_was_read_holds() -> None:
     halves.read(half(1, origin=0))
     assert len(halves) == 0
     assert (halves.end, halves.low) == (2, 2)
-
-
-def test_a_half_message_read_twice_is_due_once() -> None:
     halves = HalfMessages(0)
     halves.read(half(0))
     halves.read(half(1, origin=0))  # stored again; both are overdue since the same moment
     assert [found.offset for found in halves.due(MonoMs(1000), 10)] == [1]
     assert halves.due(MonoMs(1000), 10) == []
+    halves = HalfMessages(0)
+    halves.read(half(0))
+    halves.add(half(3, origin=0))
+    halves.resolved(0)
+    halves.resolved(3)
+    halves.reach(5)
+    assert (halves.end, halves.validate(MonoMs(0))) == (5, "")
+    halves.reach(2)
+    assert halves.end == 5
 
 
 @given(st.lists(st.sampled_from(["store", "read", "back", "decide"]), max_size=60))
@@ -78,18 +81,6 @@ def test_every_half_message_waits_or_is_decided(steps: list[str]) -> None:
         halves.read(half(halves.end, queue[halves.end]))
         assert halves.validate(MonoMs(0)) == ""
     assert {o for o in range(len(queue)) if halves.get(o)} == set(queue) - decided
-
-
-def test_retention_clears_decisions_made_ahead_of_reading() -> None:
-    halves = HalfMessages(0)
-    halves.read(half(0))
-    halves.add(half(3, origin=0))
-    halves.resolved(0)
-    halves.resolved(3)
-    halves.reach(5)
-    assert (halves.end, halves.validate(MonoMs(0))) == (5, "")
-    halves.reach(2)
-    assert halves.end == 5
 
 
 def test_validate_reports_inconsistent_half_messages() -> None:

@@ -78,23 +78,19 @@ def test_validate_reports_inconsistent_timers() -> None:
     assert timers.validate() == "low 9 is not in [5, 8]"
 
 
-def test_timers_in_runs_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timers_are_planned_in_runs_in_order_with_a_limit_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pendingtimers, "HEAP_MAX", 4)
     timers = PendingTimers(0)
     timers.add(np.arange(4, dtype=np.int64), 0)
     assert (len(timers._runs), timers.validate()) == (1, "")
     timers._runs[0].at = 1
     assert timers.validate() == "1 are in no run and never due, the first is 0"
-
-
-def test_a_limit_is_kept_for_each_run() -> None:
     timers = PendingTimers(0)
     timers.add(np.arange(100, dtype=np.int64), 0)
     assert len(timers.due(1000, 10)) == 10
     assert len(timers.due(1000, 200)) == 90
-
-
-def test_messages_are_added_in_order_only() -> None:
     timers = PendingTimers(0)
     timers.add(np.zeros(5, np.int64), 0)
     with pytest.raises(AssertionError):

@@ -218,50 +218,47 @@ async def test_stored_but_unconfirmed_messages_are_not_published_twice(
 
 
 async def test_a_batch_is_published_once_it_can_be_read(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+    node: Node, single: duolog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = await start_node()
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
-        await client.admin.create_topic("T", 1)
-        sink = await client.sink("s")
-        number = await stage(sink, b"1")
-        broker, steps = broker_of(node), 0
-        put_part, change = broker.publishes._put, broker.metadata.change
-        put, put_queue = Dispatcher._put, Dispatcher._put_queue
+    sink = await single.sink("s")
+    number = await stage(sink, b"1")
+    broker, steps = broker_of(node), 0
+    put_part, change = broker.publishes._put, broker.metadata.change
+    put, put_queue = Dispatcher._put, Dispatcher._put_queue
 
-        def all_but_one(self: Dispatcher, *args: Any) -> None:
-            if args[2] != ("T", 0):
-                put_queue(self, *args)
+    def all_but_one(self: Dispatcher, *args: Any) -> None:
+        if args[2] != ("T", 0):
+            put_queue(self, *args)
 
-        def without_room(self: Dispatcher, *args: Any) -> int:
-            nonlocal steps
-            steps += 1
-            put(self, *args)
-            raise OSError(errno.ENOSPC, "no room for the file of one queue")
+    def without_room(self: Dispatcher, *args: Any) -> int:
+        nonlocal steps
+        steps += 1
+        put(self, *args)
+        raise OSError(errno.ENOSPC, "no room for the file of one queue")
 
-        with monkeypatch.context() as patch, monkeypatch.context() as held:
+    with monkeypatch.context() as patch, monkeypatch.context() as held:
 
-            async def held_part(*args: Any) -> Any:
-                held.setattr(broker.store, "dispatch", lambda: False)
-                return await put_part(*args)
+        async def held_part(*args: Any) -> Any:
+            held.setattr(broker.store, "dispatch", lambda: False)
+            return await put_part(*args)
 
-            async def noted(what: dict[str, Any]) -> None:
-                if what["op"] == "published":
-                    patch.setattr(Dispatcher, "_put_queue", all_but_one)
-                    patch.setattr(Dispatcher, "_put", without_room)
-                    held.undo()
-                await change(what)
+        async def noted(what: dict[str, Any]) -> None:
+            if what["op"] == "published":
+                patch.setattr(Dispatcher, "_put_queue", all_but_one)
+                patch.setattr(Dispatcher, "_put", without_room)
+                held.undo()
+            await change(what)
 
-            patch.setattr(broker.publishes, "_put", held_part)
-            patch.setattr(broker.metadata, "change", noted)
-            published = asyncio.create_task(sink.publish(0, [number]))
-            sinks = broker.metadata.tables.sinks
-            await until(lambda: sinks.get("s", {"staged": [number]})["staged"] == [])
-            before = steps
-            await until(lambda: steps > before + 3)
-            assert not published.done()
-        assert await published is False
-        assert await stored(client) == [b"1"]
+        patch.setattr(broker.publishes, "_put", held_part)
+        patch.setattr(broker.metadata, "change", noted)
+        published = asyncio.create_task(sink.publish(0, [number]))
+        sinks = broker.metadata.tables.sinks
+        await until(lambda: sinks.get("s", {"staged": [number]})["staged"] == [])
+        before = steps
+        await until(lambda: steps > before + 3)
+        assert not published.done()
+    assert await published is False
+    assert await stored(single) == [b"1"]
 
 
 async def test_an_invalid_batch_publishes_nothing(client: duolog.Client) -> None:
@@ -340,9 +337,7 @@ async def test_the_next_master_stores_the_rest_and_nothing_twice(
 
         monkeypatch.setattr(broker_of(master).metadata, "note", forgetful)
         work = asyncio.ensure_future(sink.publish(0, staged))
-        async with asyncio.timeout(WAIT_SECONDS):
-            while puts < 8:
-                await asyncio.sleep(0.01)
+        await until(lambda: puts >= 8)
         await group.switch(client)
         assert group.the_master() is not master
         await work  # asks the new master, which goes on by itself, too
@@ -379,9 +374,10 @@ async def test_a_sink_waits_until_enough_replicas_are_in_sync(
     assert await stored(client) == [b"1"]
 
 
-async def test_a_read_may_leave_columns_out(client: duolog.Client) -> None:
-    async with client.producer() as producer:
-        await producer.send_batch("T", [b"one", b"two"], queue_id=0, tags="t")
+async def test_a_read_may_leave_columns_out(
+    client: duolog.Client, producer: duolog.Producer
+) -> None:
+    await producer.send_batch("T", [b"one", b"two"], queue_id=0, tags="t")
     request = wire.PullRequest(topic="T", queue_id=0, columns=[wire.BODIES])
     group = (await client.admin.topics(["T"]))[0].group
     batch = await client.fetch(request, group)
@@ -394,9 +390,8 @@ async def test_a_read_may_leave_columns_out(client: duolog.Client) -> None:
     assert {batch.bodies, batch.store_times} == {b""}
 
 
-async def test_offsets_are_found_by_size(client: duolog.Client) -> None:
-    async with client.producer() as producer:
-        await producer.send_batch("T", [bytes(100)] * 50, queue_id=0)
+async def test_offsets_are_found_by_size(client: duolog.Client, producer: duolog.Producer) -> None:
+    await producer.send_batch("T", [bytes(100)] * 50, queue_id=0)
     (topic,) = await client.admin.topics(["T"])
 
     async def until(start: int, size: int) -> int:
@@ -443,10 +438,9 @@ async def test_what_was_staged_for_a_deleted_topic_is_not_published(client: duol
 
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_part_that_can_no_longer_be_stored_is_reported_to_everybody_who_publishes_it(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, again: bool
+    node: Node, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     """Its topic is deleted, or made again, while the batch is stored."""
-    node = await start_node()
     service = broker_of(node).publishes
     unseen = service._staged
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
@@ -476,9 +470,7 @@ async def test_a_part_that_can_no_longer_be_stored_is_reported_to_everybody_who_
         assert await sink.publish(1, [await stage(sink, b"3")]) is False
 
 
-async def test_the_contents_of_a_sink_are_fixed_by_its_first_batch(
-    client: duolog.Client,
-) -> None:
+async def test_the_contents_of_a_sink_are_fixed_by_its_first_batch(client: duolog.Client) -> None:
     sink = await client.sink("s")
     assert await sink.state() is None
     first = [await stage(sink, b"1", b"2"), await stage(sink, b"3")]

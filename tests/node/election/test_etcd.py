@@ -79,16 +79,13 @@ def put(key: str, value: bytes, lease: int = 0) -> Transaction:
     return Transaction((), (Put(key, value, lease),))
 
 
-def test_committed_changes_are_read(registry: Registry) -> None:
+def test_transactions_are_checked_and_committed_changes_read(registry: Registry) -> None:
     revision = registry.commit(put("/t1/k", b"v"))
     snapshot = registry.get("/t1/")
     assert snapshot.rows["/t1/k"].value == b"v"
     assert snapshot.rows["/t1/k"].mod_revision == revision
     assert snapshot.revision >= (revision or 0)
     assert registry.get("/t1/other").rows == {}
-
-
-def test_a_transaction_with_a_check_that_fails_changes_nothing(registry: Registry) -> None:
     first = registry.commit(put("/t2/k", b"1"))
     assert first is not None
     stale = Transaction((Check("/t2/k", first - 1),), (Put("/t2/k", b"2"), Put("/t2/l", b"2")))
@@ -99,7 +96,7 @@ def test_a_transaction_with_a_check_that_fails_changes_nothing(registry: Registr
     assert registry.get("/t2/").rows == {}
 
 
-def test_a_lease_takes_its_keys_with_it(registry: Registry) -> None:
+def test_a_lease_ends_and_takes_its_keys_with_it(registry: Registry) -> None:
     lease = registry.lease(20).lease
     registry.commit(put("/t3/k", b"v", lease))
     assert registry.get("/t3/").rows["/t3/k"].lease == lease
@@ -111,6 +108,13 @@ def test_a_lease_takes_its_keys_with_it(registry: Registry) -> None:
     with pytest.raises(LeaseGone):
         registry.commit(put("/t3/k", b"v", lease))
     registry.drop(lease)  # none is no error
+    lease = registry.lease(2).lease
+    registry.commit(put("/t4/k", b"v", lease))
+    revision = registry.get("/t4/").revision
+    until = time.monotonic() + 30
+    while registry.get("/t4/").rows:
+        assert time.monotonic() < until
+        registry.watch("/t4/", revision, 1.0)
 
 
 class Failure(grpc.RpcError):
@@ -166,16 +170,6 @@ def test_a_lease_of_a_second_is_granted_and_one_below_the_minimum_is_longer(
         registry.close()
     finally:
         slow.stop()
-
-
-def test_a_lease_that_nobody_renews_ends(registry: Registry) -> None:
-    lease = registry.lease(2).lease
-    registry.commit(put("/t4/k", b"v", lease))
-    revision = registry.get("/t4/").revision
-    until = time.monotonic() + 30
-    while registry.get("/t4/").rows:
-        assert time.monotonic() < until
-        registry.watch("/t4/", revision, 1.0)
 
 
 def test_a_watch_tells_of_changes_since_a_revision(registry: Registry) -> None:

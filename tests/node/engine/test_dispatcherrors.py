@@ -48,9 +48,7 @@ async def test_a_bug_in_dispatch_ends_the_node(with_a_message: Broker) -> None:
     assert not broker.store.flags.writeable
 
 
-async def test_a_reader_is_refused_by_a_node_whose_dispatch_ends_it(
-    with_a_message: Broker,
-) -> None:
+async def test_a_reader_is_refused_by_a_node_whose_dispatch_ends_it(with_a_message: Broker) -> None:
     broker = with_a_message
     broker.log.answered()
     for _ in range(2):  # the one who finds it, and all who come later

@@ -13,7 +13,7 @@ from duolog_server.node.engine.log import Log
 from duolog_server.serve.server import Node
 from duolog_server.store.errors import StoreFenced
 from duolog_server.store.metadata import TopicConfig
-from tests.node.replicas import Group, broker_of, caught_up
+from tests.node.replicas import Group, broker_of, caught_up, master_of
 from tests.nodefixtures import StartNode
 from tests.until import until
 
@@ -30,8 +30,7 @@ async def pair(
     monkeypatch.setattr(Log, "_flushed", lambda log: log.replicas.flushed())
     group = Group(start_node, tmp_path)
     master, slave = await group.start_master(), await group.start_slave()
-    machine = broker_of(master).replication.master
-    assert machine is not None
+    machine = master_of(master)
     await until(lambda: machine.in_sync() == 2)
     async with group.client(master) as client:
         await client.admin.create_topic("T", 1)

@@ -17,16 +17,13 @@ EXT: dict[str, Any] = {"enable_consume_queue_ext": True, "enable_calc_filter_bit
 SQL = "color = 'red' AND size > 10"
 
 
-def test_filter_bits_equal_those_of_rocketmq() -> None:
+def test_filter_bits_are_rocketmqs_and_exclude_messages_after_the_group() -> None:
     """Computed with rocketmq-filter 4.9.7: BloomFilter.createByFn(20, 32)."""
     bloom = BloomFilter.of()
     assert (bloom.hashes, bloom.bits) == (3, 112)
     assert bloom.positions("g#T") == (90, 68, 28)
     assert bloom.positions("orders#TopicTest") == (70, 54, 67)
     assert bloom.positions("gruppe-ä#日本") == (21, 56, 91)
-
-
-def test_filter_bits_exclude_only_messages_stored_after_the_group_was_known() -> None:
     bits = FilterBits((90, 68, 28), 112, 1000)
     full = bytes.fromhex("0000001000000000100000040000")
     assert bits.may_match(full, 1000)

@@ -43,24 +43,18 @@ async def test_calls_of_the_sdk_are_timed_by_method_and_code(
     assert 0 < total < 60
 
 
-async def test_a_call_that_its_client_gives_up_is_told_apart(
-    node: Node, client: duolog.Client
+async def test_abandoned_calls_are_counted_apart(
+    node: Node, client: duolog.Client, producer: duolog.Producer
 ) -> None:
     pulling = asyncio.ensure_future(client.pull("T", 0, 0, wait=20))
     await until(lambda: broker_of(node).waiting_calls.count == 1)
     pulling.cancel()
     times = broker_of(node).core.traffic.calls.table
     await until(lambda: ("Messages/Pull", "CANCELLED", True) in times)
-
-
-async def test_a_batch_that_waits_for_nothing_has_no_wait_and_refusals_are_counted(
-    node: Node, client: duolog.Client
-) -> None:
-    async with client.producer() as producer:
-        for _ in range(3):
-            await producer.send("T", b"x")
-        with pytest.raises(sdk.DuologError):
-            await producer.send("T", b"x", delay=10 * 86_400)
+    for _ in range(3):
+        await producer.send("T", b"x")
+    with pytest.raises(sdk.DuologError):
+        await producer.send("T", b"x", delay=10 * 86_400)
     found = await of(node)
     assert found.value("duolog_append_wait_seconds_count") == 0
     assert found.value("duolog_append_failures_total", status="MESSAGE_ILLEGAL") == 1

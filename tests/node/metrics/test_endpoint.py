@@ -107,7 +107,7 @@ async def test_only_so_many_connections_are_open_and_the_oldest_idle_one_gives_w
             writer.close()
 
 
-async def test_a_connection_that_is_being_answered_gives_way_to_none() -> None:
+async def test_a_scrape_under_way_gives_way_to_none_and_ends_at_a_stop() -> None:
     begun, answer = 0, asyncio.Event()
 
     async def scrape(deadline: float) -> list[bytes]:
@@ -127,6 +127,20 @@ async def test_a_connection_that_is_being_answered_gives_way_to_none() -> None:
         assert all(found.endswith(b"a 1\n") for found in await asyncio.gather(*asking))
     finally:
         await busy.stop()
+    slowly = asyncio.Event()
+
+    async def hang(deadline: float) -> list[bytes]:
+        slowly.set()
+        await asyncio.sleep(60)
+        return []
+
+    slow = Endpoint(hang, "text/plain")
+    await slow.start("127.0.0.1", 0)
+    asked = asyncio.ensure_future(raw(slow.port, b"GET /metrics HTTP/1.1\r\n\r\n"))
+    async with asyncio.timeout(10):
+        await slowly.wait()
+        await slow.stop()
+        assert await asked == b""
 
 
 @pytest.mark.parametrize("more", [b"", b"what follows is not read as another request\r\n\r\n"])
@@ -173,28 +187,20 @@ async def test_a_scrape_that_fails_is_answered_and_the_next_one_is_made(
         await failing.stop()
 
 
-async def test_a_stop_ends_a_scrape_under_way() -> None:
-    begun = asyncio.Event()
-
-    async def scrape(deadline: float) -> list[bytes]:
-        begun.set()
-        await asyncio.sleep(60)
-        return []
-
-    slow = Endpoint(scrape, "text/plain")
-    await slow.start("127.0.0.1", 0)
-    asking = asyncio.ensure_future(raw(slow.port, b"GET /metrics HTTP/1.1\r\n\r\n"))
-    async with asyncio.timeout(10):
-        await begun.wait()
-        await slow.stop()
-        assert await asking == b""
-
-
 # -- in a node ---------------------------------------------------------------------------------
 
 
-async def test_a_node_serves_no_metrics_unless_told_to(start_node: StartNode) -> None:
-    assert (await start_node()).metrics is None
+async def test_the_port_is_optional_and_closed_with_the_node(start_node: StartNode) -> None:
+    node = await start_node()
+    assert node.metrics is None
+    await node.stop()
+    node = await start_node(metrics={"listen": "127.0.0.1:0"})
+    assert node.metrics is not None
+    port = node.metrics.port
+    await scraped(port)
+    await node.stop()
+    with pytest.raises(ConnectionRefusedError):
+        await raw(port, b"GET /metrics HTTP/1.1\r\n\r\n")
 
 
 async def test_an_address_in_use_is_reported_before_the_directory_is_created(
@@ -263,16 +269,6 @@ def test_an_invalid_address_is_reported(listen: str) -> None:
 
 def test_metrics_are_off_by_default() -> None:
     assert Config().metrics.listen == ""
-
-
-async def test_the_port_is_closed_with_the_node(start_node: StartNode) -> None:
-    node = await start_node(metrics={"listen": "127.0.0.1:0"})
-    assert node.metrics is not None
-    port = node.metrics.port
-    await scraped(port)
-    await node.stop()
-    with pytest.raises(ConnectionRefusedError):
-        await raw(port, b"GET /metrics HTTP/1.1\r\n\r\n")
 
 
 async def asked(port: int, *headers: str) -> tuple[int, str]:

@@ -118,7 +118,7 @@ async def test_what_accumulates_is_the_difference_of_two_offsets(
 
 
 async def test_rates_are_of_the_last_minute_and_of_the_last_ten_seconds(
-    node: Node, client: duolog.Client, clock: list[float]
+    node: Node, client: duolog.Client, producer: duolog.Producer, clock: list[float]
 ) -> None:
     async def after(seconds: float) -> Scrape:
         clock[0] += seconds
@@ -126,8 +126,7 @@ async def test_rates_are_of_the_last_minute_and_of_the_last_ten_seconds(
 
     began = time.monotonic()
     await after(60)
-    async with client.producer() as producer:
-        await producer.send_batch("T", [b"12345"] * 600)
+    await producer.send_batch("T", [b"12345"] * 600)
     async with client.consumer("g", "T") as consumer:
         await read_all(consumer, 600)
     found = await after(60)

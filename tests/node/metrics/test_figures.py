@@ -22,6 +22,7 @@ from tests.node.replicas import (
     broker_of,
     caught_up,
     following,
+    master_of,
 )
 from tests.nodefixtures import StartNode
 from tests.scraping import Scrape, scraped
@@ -44,8 +45,7 @@ async def of(node: Node) -> Scrape:
 
 async def in_sync(master: Node) -> None:
     """Wait until a slave is in sync: before, a put is refused."""
-    machine = broker_of(master).replication.master
-    assert machine is not None
+    machine = master_of(master)
     await until(lambda: machine.in_sync() == 2)
 
 
@@ -100,29 +100,28 @@ async def test_a_repeated_send_is_counted_once(node: Node, client: duolog.Client
 
 
 async def test_what_a_group_reads_is_counted_and_its_lag_falls(
-    node: Node, client: duolog.Client
+    node: Node, client: duolog.Client, producer: duolog.Producer
 ) -> None:
-    async with client.producer() as producer:
-        await producer.send_batch("T", [b"12345"] * 10, queue_id=1)
-        async with client.consumer("g", "T") as consumer:
-            for _ in range(10):
-                await consumer.get(10)
-            found = await of(node)
-            group = {"consumer_group": "g", "topic": "T", "is_retry": "false"}
-            assert found.value("rocketmq_messages_out_total", **group) == 10
-            assert found.value("rocketmq_throughput_out_total", **group) == 50
-            assert found.value("rocketmq_consumer_lag_messages", **group) == 10
-            assert found.value("rocketmq_consumer_ready_messages", **group) == 10
-            assert found.value("rocketmq_consumer_inflight_messages", **group) == 0
-            assert found.value("rocketmq_consumer_lag_latency", **group) > 0
-            connected = {"consumer_group": "g", "protocol_type": "duolog"}
-            assert found.value("rocketmq_consumer_connections", **connected) == 1
-            assert await consumer.get(0.05) is None  # which settles the last one
-            await consumer.commit()
-            found = await of(node)
-            for name in ("lag_messages", "ready_messages", "lag_latency", "queueing_latency"):
-                assert found.value(f"rocketmq_consumer_{name}", **group) == 0
-        await producer.send_batch("T", [b"x"] * 3, queue_id=2)
+    await producer.send_batch("T", [b"12345"] * 10, queue_id=1)
+    async with client.consumer("g", "T") as consumer:
+        for _ in range(10):
+            await consumer.get(10)
+        found = await of(node)
+        group = {"consumer_group": "g", "topic": "T", "is_retry": "false"}
+        assert found.value("rocketmq_messages_out_total", **group) == 10
+        assert found.value("rocketmq_throughput_out_total", **group) == 50
+        assert found.value("rocketmq_consumer_lag_messages", **group) == 10
+        assert found.value("rocketmq_consumer_ready_messages", **group) == 10
+        assert found.value("rocketmq_consumer_inflight_messages", **group) == 0
+        assert found.value("rocketmq_consumer_lag_latency", **group) > 0
+        connected = {"consumer_group": "g", "protocol_type": "duolog"}
+        assert found.value("rocketmq_consumer_connections", **connected) == 1
+        assert await consumer.get(0.05) is None  # which settles the last one
+        await consumer.commit()
+        found = await of(node)
+        for name in ("lag_messages", "ready_messages", "lag_latency", "queueing_latency"):
+            assert found.value(f"rocketmq_consumer_{name}", **group) == 0
+    await producer.send_batch("T", [b"x"] * 3, queue_id=2)
     await until(lambda: broker_of(node).store.queue_range("T", 2)[1] == 3)
     found = await of(node)
     assert found.value("rocketmq_consumer_lag_messages", **group) == 3
@@ -131,10 +130,9 @@ async def test_what_a_group_reads_is_counted_and_its_lag_falls(
 
 
 async def test_the_age_of_what_waits_is_that_of_its_oldest_message(
-    node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+    node: Node, client: duolog.Client, producer: duolog.Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with client.producer() as producer:
-        await producer.send_batch("T", [b"x"] * 2, queue_id=0)
+    await producer.send_batch("T", [b"x"] * 2, queue_id=0)
     await client.admin.reset_group("g", "T", offset=1)
     broker = broker_of(node)
     stored = broker.store.store_time("T", 0, 1)
@@ -294,10 +292,9 @@ async def test_half_messages_wait_until_they_are_decided(node: Node, client: duo
 
 
 async def test_figures_of_deleted_topics_and_groups_disappear(
-    node: Node, client: duolog.Client
+    node: Node, client: duolog.Client, producer: duolog.Producer
 ) -> None:
-    async with client.producer() as producer:
-        await producer.send_batch("T", [b"x"] * 3)
+    await producer.send_batch("T", [b"x"] * 3)
     await client.admin.reset_group("g", "T", offset=0)
     found = await of(node)
     assert found.rows("rocketmq_consumer_lag_messages", topic="T")
@@ -310,10 +307,11 @@ async def test_figures_of_deleted_topics_and_groups_disappear(
 
 
 @pytest.mark.usefixtures("nothing_noted")
-async def test_a_scrape_makes_and_wakes_nothing(node: Node, client: duolog.Client) -> None:
+async def test_a_scrape_makes_and_wakes_nothing(
+    node: Node, client: duolog.Client, producer: duolog.Producer
+) -> None:
     broker = broker_of(node)
-    async with client.producer() as producer:
-        await producer.send_batch("T", [b"x"] * 3)
+    await producer.send_batch("T", [b"x"] * 3)
     await client.admin.reset_group("g", "T", offset=0)
     await client.admin.put_group("h")
     now = broker.times.mono_ms()
@@ -404,8 +402,7 @@ async def test_a_slave_that_is_refused_is_never_shown_as_one_that_has_everything
         broker_role="SLAVE",
         metrics=METRICS,
     )
-    machine = broker_of(master).replication.master
-    assert machine is not None
+    machine = master_of(master)
     await until(lambda: "s" in machine.refusals)
     found = await of(master)
     assert len(found.rows("duolog_replication_lag_bytes", slave="s")) == 1, "of the one it serves"
@@ -486,20 +483,6 @@ async def test_a_fenced_node_says_so(node: Node) -> None:
     assert found.value("rocketmq_broker_permission") == 0
 
 
-async def test_syncs_of_the_log_are_timed(start_node: StartNode) -> None:
-    node = await start_node(metrics=METRICS, flush_disk_type="SYNC_FLUSH")
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
-        await client.admin.create_topic("T", 1)
-        before = await of(node)
-        async with client.producer() as producer:
-            await producer.send("T", b"x")
-    found = await of(node)
-    name = "duolog_fsync_seconds"
-    assert found.value(f"{name}_count") > before.value(f"{name}_count") > 0
-    assert 0 < found.value(f"{name}_sum") < 60
-    assert found.value("duolog_log_flushed_offset") == found.value("duolog_log_max_offset")
-
-
 async def test_a_disk_that_tells_nothing_hides_nothing_else(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -521,6 +504,20 @@ async def test_a_full_disk_is_told(node: Node) -> None:
     assert found.value("rocketmq_broker_permission") == 4
     assert found.value("duolog_disk_free_bytes") > 0
     broker.store.flags.clear(broker.store.flags.DISK_FULL)
+
+
+async def test_syncs_of_the_log_are_timed(start_node: StartNode) -> None:
+    node = await start_node(metrics=METRICS, flush_disk_type="SYNC_FLUSH")
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+        before = await of(node)
+        async with client.producer() as producer:
+            await producer.send("T", b"x")
+    found = await of(node)
+    name = "duolog_fsync_seconds"
+    assert found.value(f"{name}_count") > before.value(f"{name}_count") > 0
+    assert 0 < found.value(f"{name}_sum") < 60
+    assert found.value("duolog_log_flushed_offset") == found.value("duolog_log_max_offset")
 
 
 async def test_a_start_after_a_kill_is_told(start_node: StartNode, tmp_path: Path) -> None:
@@ -581,13 +578,12 @@ async def test_names_of_a_node_are_escaped(start_node: StartNode) -> None:
 
 
 async def test_calls_over_a_quota_are_counted_by_kind_and_limit(
-    node: Node, client: duolog.Client
+    node: Node, client: duolog.Client, producer: duolog.Producer
 ) -> None:
     await client.admin.put_quota("Topic:T", messages_in=1, burst_ms=1)
-    async with client.producer() as producer:
-        await producer.send_batch("T", [b"x"] * 100)
-        with pytest.raises(duolog.Throttled):
-            await producer.send("T", b"x", timeout=20)
+    await producer.send_batch("T", [b"x"] * 100)
+    with pytest.raises(duolog.Throttled):
+        await producer.send("T", b"x", timeout=20)
     found = await of(node)
     assert found.value("duolog_quotas") == 1
     limits = {"kind": "Topic", "limit": "messages_in"}

@@ -13,46 +13,34 @@ def at(rates: Rates, now: float, total: float) -> float:
     return found
 
 
-def test_the_first_rate_is_over_the_time_since_the_start() -> None:
+def test_a_rate_is_over_the_time_since_the_start_and_never_negative() -> None:
     rates = Rates(60, 1000.0)
     assert at(rates, 1010.0, 50) == 5
     assert at(rates, 1020.0, 60) == 3
+    rates = Rates(10, 0.0)
+    at(rates, 10.0, 1000)
+    assert at(rates, 20.0, 30) == 3
 
 
-def test_a_rate_is_over_the_last_seconds_as_scrapes_go() -> None:
+def test_a_rate_is_over_the_last_seconds_however_often_scrapes_come() -> None:
     rates = Rates(60, 0.0)
     total = 0
     for minute in range(1, 10):  # 1 a second, then 10, ...
         total += 60 * minute
         assert at(rates, 60.0 * minute, total) == minute
-
-
-def test_frequent_scrapes_do_not_shorten_it() -> None:
     rates = Rates(60, 0.0)
     found = [at(rates, float(second), 10 if second >= 100 else 0) for second in range(1, 160)]
     assert max(found) <= 10 / 40
-
-
-def test_right_after_a_scrape_to_compare_with_the_one_before_it_counts() -> None:
     rates = Rates(60, 0.0)
     assert at(rates, 60.0, 0) == 0
     assert at(rates, 61.0, 61) == 1
     assert at(rates, 119.0, 119) == 1
     assert at(rates, 121.0, 183) == (183 - 0) / 61
-
-
-def test_a_scrape_that_was_not_ended_counts_for_nothing() -> None:
     rates = Rates(60, 0.0)
     assert at(rates, 60.0, 600) == 10
     rates.begin(120.0)  # it asks for nothing, and is given up
     assert at(rates, 121.0, 1210) == (1210 - 600) / 61
     assert at(rates, 181.0, 1810) == 10
-
-
-def test_a_total_that_begins_again_gives_no_negative_rate() -> None:
-    rates = Rates(10, 0.0)
-    at(rates, 10.0, 1000)
-    assert at(rates, 20.0, 30) == 3
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.integers(0, 1000)), min_size=1, max_size=30))

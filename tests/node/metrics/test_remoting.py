@@ -17,6 +17,7 @@ from duolog_server.store.status import PutMessageStatus
 from tests.compat.remoting.client import connected
 from tests.compat.remoting.test_members import Client
 from tests.node.metrics.test_figures import METRICS, of
+from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 
 CALLS, RPCS = "duolog_call_seconds_count", "rocketmq_rpc_latency_count"
@@ -42,11 +43,7 @@ async def test_requests_are_timed_by_code_and_answer(start_node: StartNode) -> N
     assert found.value(RPCS, response_code="success", **pulls) == 1
     assert found.value("duolog_remoting_refused_connections_total") == 0
     assert found.value("duolog_remoting_buffered_bytes") == 0
-
-
-async def test_codes_that_a_client_answers_with_are_no_labels(start_node: StartNode) -> None:
-    """A tool and a client of one group may be one program, which asks itself as it likes."""
-    node = await start_node(metrics=METRICS, remoting={"listen": free_endpoint()})
+    # A tool and a client of one group may be one program, which asks itself as it likes.
     code, fields = RequestCode.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "g", "clientId": "c"}
     async with connected(node) as remoting, connected(node) as member:
         await member.beat("c", "g", "T")
@@ -63,27 +60,16 @@ async def test_codes_that_a_client_answers_with_are_no_labels(start_node: StartN
         "system_error": 1,
         "other": 3,
     }
-
-
-async def test_a_request_that_ends_before_it_begins_leaves_nothing(start_node: StartNode) -> None:
-    node = await start_node(metrics=METRICS, remoting={"listen": free_endpoint()})
     assert node._remoting_service is not None
     asked = Command(RequestCode.GET_MAX_OFFSET, 1, {"topic": "T", "queueId": "0"})
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         begun = node._remoting_service.serve(Client("gone"), asked)
         assert not isinstance(begun, Command)
         begun.close()
         del begun
-    assert [str(one.message) for one in told] == []
-
-
-async def test_a_refusal_holds_its_request_no_longer_than_it_is_answered(
-    start_node: StartNode,
-) -> None:
-    """The frames of an error hold the request with its body, up to 16 MiB."""
-    node = await start_node(metrics=METRICS, remoting={"listen": free_endpoint()})
-    assert node._remoting_service is not None
+    assert [str(one.message) for one in warned] == []
+    # The frames of an error hold the request with its body, up to 16 MiB.
     gc.disable()
     try:
         asked = Command(RequestCode.SEND_MESSAGE_V2, 1)
@@ -100,11 +86,10 @@ async def test_what_waits_for_its_answer_holds_no_body(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await start_node(metrics=METRICS, remoting={"listen": free_endpoint()})
-    assert node.broker is not None
     assert node._remoting_service is not None
-    node.broker.metadata.auto_create("T", 1)
+    broker_of(node).metadata.auto_create("T", 1)
     safe = asyncio.get_running_loop().create_future()
-    sends = node.broker.sends
+    sends = broker_of(node).sends
     put = sends.put
     monkeypatch.setattr(sends, "put", lambda placed: (put(placed)[0], safe))
     fields = {

@@ -135,9 +135,7 @@ async def test_the_oldest_half_message_of_a_topic_is_told_by_its_age(
         await api.close()
 
 
-async def test_a_check_does_not_make_a_half_message_younger(
-    start_node: StartNode,
-) -> None:
+async def test_a_check_does_not_make_a_half_message_younger(start_node: StartNode) -> None:
     """It is stored again for each check; a new master reads the newest record alone."""
     node = await start_node(
         metrics=METRICS,

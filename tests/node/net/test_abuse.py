@@ -24,6 +24,7 @@ from duolog_server.node.net.grpc import options as grpcoptions
 from duolog_server.serve import server
 from duolog_server.serve.server import Node
 from tests import http2bytes as h2
+from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 from tests.until import until
 
@@ -101,9 +102,8 @@ def shorten(monkeypatch: pytest.MonkeyPatch, times: dict[str, int]) -> None:
 
 
 async def test_a_compressed_message_is_refused_before_it_is_decompressed(
-    start_node: StartNode, open_raw: Any
+    node: Node, open_raw: Any
 ) -> None:
-    node = await start_node()
     raw = open_raw(node.port)
     packed = zlib.compress(bytes(16 * MIB), wbits=31)
     await raw.send(h2.greeting() + h2.frame(h2.SETTINGS, h2.ACK, 0))
@@ -113,12 +113,6 @@ async def test_a_compressed_message_is_refused_before_it_is_decompressed(
     assert b"grpc-status" in answer
     assert b"12" in answer  # UNIMPLEMENTED
     assert b"gzip" in answer  # is named in the reason
-
-
-async def test_headers_over_the_limit_end_their_call_alone(
-    start_node: StartNode, open_raw: Any
-) -> None:
-    node = await start_node()
     raw = open_raw(node.port)
     await raw.send(h2.greeting() + h2.frame(h2.SETTINGS, h2.ACK, 0))
     large = h2.field(b"x-long", bytes(grpcoptions.METADATA_BYTES_MAX))
@@ -128,6 +122,18 @@ async def test_headers_over_the_limit_end_their_call_alone(
     request = wire.PullRequest(topic="none").SerializeToString()
     await raw.send(h2.begin(3, h2.call_block(PULL)) + h2.message(3, request, h2.END_STREAM))
     assert b"UnknownTopic" in await raw.headers(3)
+    raw = open_raw(node.port)
+    await raw.send(h2.greeting() + h2.frame(h2.SETTINGS, h2.ACK, 0))
+    block = h2.call_block(TELEMETRY, h2.field(b"x-mq-client-id", b"c"))
+    cancel = struct.pack(">I", h2.CANCEL)
+    async with duolog.Client(endpoint(node)) as client:
+        await client.admin.create_topic("T", 1)
+        for stream in range(1, 4001, 2):
+            await raw.send(h2.begin(stream, block) + h2.frame(h2.RST_STREAM, 0, stream, cancel))
+        await client.admin.create_topic("U", 1)
+        assert node.rocketmq is not None
+        clients = node.rocketmq.clients
+        await until(lambda: not any(one.streams for one in clients.all()))
 
 
 async def test_a_connection_too_many_is_closed_and_the_others_go_on(
@@ -142,9 +148,7 @@ async def test_a_connection_too_many_is_closed_and_the_others_go_on(
         assert await open_raw(node.port).read() == b""
         await client.admin.create_topic("U", 1)
         held[0].close()
-        async with asyncio.timeout(WAIT_SECONDS):
-            while not await open_raw(node.port).read():
-                await asyncio.sleep(0.01)
+        await until(lambda: open_raw(node.port).read())
 
 
 async def test_a_connection_that_does_not_greet_is_closed(
@@ -236,24 +240,6 @@ async def test_calls_that_send_no_request_are_bounded_on_all_connections_togethe
                 await asyncio.sleep(0.01)
 
 
-async def test_calls_that_are_reset_at_once_leave_nothing(
-    start_node: StartNode, open_raw: Any
-) -> None:
-    node = await start_node()
-    raw = open_raw(node.port)
-    await raw.send(h2.greeting() + h2.frame(h2.SETTINGS, h2.ACK, 0))
-    block = h2.call_block(TELEMETRY, h2.field(b"x-mq-client-id", b"c"))
-    cancel = struct.pack(">I", h2.CANCEL)
-    async with duolog.Client(endpoint(node)) as client:
-        await client.admin.create_topic("T", 1)
-        for stream in range(1, 4001, 2):
-            await raw.send(h2.begin(stream, block) + h2.frame(h2.RST_STREAM, 0, stream, cancel))
-        await client.admin.create_topic("U", 1)
-        assert node.rocketmq is not None
-        clients = node.rocketmq.clients
-        await until(lambda: not any(one.streams for one in clients.all()))
-
-
 async def test_more_calls_than_a_connection_may_have_take_another_one(
     start_node: StartNode,
 ) -> None:
@@ -266,8 +252,7 @@ async def test_more_calls_than_a_connection_may_have_take_another_one(
             asyncio.ensure_future(_waits(pull(wire.PullRequest(topic="T", wait_ms=30_000))))
             for _ in range(100)
         ]
-        assert node.broker is not None
-        broker = node.broker
+        broker = broker_of(node)
         await until(lambda: broker.waiting_calls.count == 100)
         for call in calls:
             call.cancel()
@@ -289,8 +274,7 @@ async def test_answers_that_nobody_takes_are_bounded_over_grpc(
     start_node: StartNode, open_raw: Any
 ) -> None:
     node = await start_node(limits={"answers_bytes_max": 4 * MIB, "pull_bytes_max": MIB})
-    assert node.broker is not None
-    untaken = node.broker.untaken
+    untaken = broker_of(node).untaken
     async with duolog.Client(endpoint(node)) as client:
         await _fill(client, 2)
         request = wire.PullRequest(topic="T").SerializeToString()
@@ -312,8 +296,7 @@ async def test_a_client_that_takes_nothing_is_disconnected(
 ) -> None:
     shorten(monkeypatch, {"grpc.keepalive_timeout_ms": 1000})
     node = await start_node()
-    assert node.broker is not None
-    untaken = node.broker.untaken
+    untaken = broker_of(node).untaken
     async with duolog.Client(endpoint(node)) as client:
         await _fill(client, 4)
         request = wire.PullRequest(topic="T").SerializeToString()
@@ -328,8 +311,7 @@ async def test_answers_that_nobody_takes_are_bounded_over_frames(
     start_node: StartNode, open_raw: Any
 ) -> None:
     node = await start_node(limits={"answers_bytes_max": 16 * MIB, "pull_bytes_max": 4 * MIB})
-    assert node.broker is not None
-    broker, untaken = node.broker, node.broker.untaken
+    broker, untaken = broker_of(node), broker_of(node).untaken
     async with duolog.Client(endpoint(node)) as client:
         await _fill(client, 6)
         raws = []
@@ -351,8 +333,7 @@ async def test_answers_that_nobody_takes_are_bounded_over_frames(
 
 async def test_properties_need_room_as_bodies_do(start_node: StartNode) -> None:
     node = await start_node(limits={"answers_bytes_max": 4 * MIB, "pull_bytes_max": MIB})
-    assert node.broker is not None
-    untaken = node.broker.untaken
+    untaken = broker_of(node).untaken
     async with duolog.Client(endpoint(node)) as client:
         await client.admin.create_topic("T", 1)
         async with client.producer() as producer:
@@ -372,9 +353,8 @@ async def test_one_address_does_not_take_all_connections_of_frames(
     start_node: StartNode, open_raw: Any, limit: str, most: int
 ) -> None:
     node = await start_node(limits={limit: most})
-    assert node.broker is not None
     assert node._frames is not None
-    taking, port = node._frames, node.broker.dialects.frames_port
+    taking, port = node._frames, broker_of(node).dialects.frames_port
     held = [open_raw(port) for _ in range(most)]
     await until(lambda: taking.connections == most)
     assert await open_raw(port).read() == b""

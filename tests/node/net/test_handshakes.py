@@ -51,12 +51,9 @@ def begun(room: int, early: bytes) -> tuple[Wire, Reading]:
     return wire, reading
 
 
-def test_what_came_early_is_read_first() -> None:
+def test_what_came_early_is_read_first_and_too_much_of_it_ends_the_connection() -> None:
     wire, reading = begun(100, b"0123456789")
     assert (reading.taken, wire.closing) == (b"0123456789", False)
     assert wire.protocol is reading
-
-
-def test_more_than_a_connection_takes_ends_it() -> None:
     wire, reading = begun(8, b"0123456789")
     assert (reading.taken, wire.closing) == (b"01234567", True)

@@ -26,9 +26,7 @@ async def test_connections_that_wait_are_accepted_some_in_each_turn(
     address = server.sockets[0].getsockname()
     with turns_of(monkeypatch, Greeted, "connection_made") as turns:
         waiting = [socket.create_connection(address, 5) for _ in range(count)]  # in this turn
-        async with asyncio.timeout(20):
-            while len(turns) < count:
-                await asyncio.sleep(0)
+        await until(lambda: len(turns) >= count)
         for one in waiting:
             one.close()
     server.close()

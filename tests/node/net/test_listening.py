@@ -18,6 +18,7 @@ from duolog_server.store.errors import StoreLocked
 from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.record import Host
 from duolog_server.store.recovery import RecoveryReport
+from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 from tests.until import until
 
@@ -81,7 +82,7 @@ async def test_a_free_port_is_chosen_and_known(start_node: StartNode, host: str)
     assert accepts(node.port)
 
 
-def test_an_address_in_use_or_of_another_machine_is_reported() -> None:
+def test_an_address_in_use_elsewhere_or_impossible_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -92,6 +93,8 @@ def test_an_address_in_use_or_of_another_machine_is_reported() -> None:
     for address in ("192.0.2.1:8081", "no-such-host.invalid:8081"):
         with pytest.raises(ListenError, match=address):
             ReservedPort(address)
+    with pytest.raises(ListenError, match=r"cannot listen on x{70}:0: .*label too long"):
+        ReservedPort("x" * 70 + ":0")
 
 
 async def test_an_address_in_use_is_reported_before_the_directory_is_created(
@@ -130,13 +133,12 @@ async def test_every_port_that_listens_on_all_addresses_takes_ipv4_and_ipv6(
         metrics={"listen": "[::]:0"},
         ha={"listen": "[::]:0"},
     )
-    assert node.broker is not None
     assert node.remoting is not None
     assert node.metrics is not None
-    assert node.broker.advertised == f"[::1]:{node.port}"
+    assert broker_of(node).advertised == f"[::1]:{node.port}"
     for port in (
         node.port,
-        node.broker.dialects.frames_port,
+        broker_of(node).dialects.frames_port,
         node.remoting.port,
         node.metrics.port,
         node.ha_port,
@@ -158,8 +160,3 @@ async def test_an_ipv4_client_of_a_port_for_both_is_known_by_its_ipv4_address() 
     assert hosts == [Host("127.0.0.1", line.getsockname()[1])]
     line.close()
     server.close()
-
-
-def test_a_host_that_dns_cannot_have_is_an_error_of_listening() -> None:
-    with pytest.raises(ListenError, match=r"cannot listen on x{70}:0: .*label too long"):
-        ReservedPort("x" * 70 + ":0")

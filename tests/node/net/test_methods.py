@@ -42,12 +42,13 @@ async def test_a_node_registers_no_method(
     assert registered == []
 
 
-async def test_every_service_of_a_node_is_found(node: Node, client: duolog.Client) -> None:
+async def test_every_service_of_a_node_is_found(
+    node: Node, client: duolog.Client, producer: duolog.Producer
+) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for name in ("", "duolog.v1.Messages", "duolog.v1.Groups", "duolog.v1.Admin"):
             reply = await health.Check(health_pb2.HealthCheckRequest(service=name), timeout=5)
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
-    async with client.producer() as producer:
-        await producer.send("T", b"found")
+    await producer.send("T", b"found")
     assert (await client.admin.node_status()).name == "test"

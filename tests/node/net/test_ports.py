@@ -81,7 +81,7 @@ def served(kind: str, answer: bytes) -> bool:
     return {"clients": b"root", "frames": frames.NODE_MAGIC, "metrics": b"duolog_"}[kind] in answer
 
 
-async def test_each_port_answers_its_own_clients_and_those_of_no_other(node: Node) -> None:
+async def test_each_port_serves_the_methods_of_its_own_clients(node: Node) -> None:
     found = {
         (kind, name): await is_served(kind, port, first, SECONDS if kind == name else 0.5)
         for name, port in ports_of(node).items()
@@ -92,12 +92,7 @@ async def test_each_port_answers_its_own_clients_and_those_of_no_other(node: Nod
     }
     async with duolog.Client(f"127.0.0.1:{node.port}", user="root", password=PASSWORD) as client:
         assert (await client.access.who_am_i()).name == "root"
-
-
-async def test_replication_serves_no_method_of_clients_and_the_other_way_round(
-    node: Node,
-) -> None:
-    """What a port serves is decided by its own list, and not by who calls."""
+    # What a port serves is decided by its own list, and not by who calls.
     services = wire.DESCRIPTOR.services_by_name.values()
     methods = [f"/duolog.v1.{s.name}/{m.name}" for s in services for m in s.methods]
     methods += [f"/{SERVICE_NAME}/{name}" for name in METHODS]

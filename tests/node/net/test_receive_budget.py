@@ -1,12 +1,12 @@
 """The room for requests that have not arrived whole: who is let in, who waits, and who ends."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from duolog_server.node.net import receive_budget as module
 from duolog_server.node.net.receive_budget import Pace, ReceiveBudget
+from tests.until import until
 
 MOST = 10_000_000
 
@@ -181,9 +181,7 @@ async def test_looks_go_on_as_long_as_somebody_waits(
     one, other = Client(room), Client(room)
     one.begin(MOST)
     other.begin(MOST)
-    async with asyncio.timeout(10):
-        while not one.ended:
-            await asyncio.sleep(0)
+    await until(lambda: one.ended)
     assert other.reads == 1
 
 

@@ -25,7 +25,8 @@ from duolog_server.node.runtime import certificates
 from duolog_server.serve.server import Node
 from tests.certificates import trusting
 from tests.keyfiles import access_files
-from tests.nodefixtures import StartNode
+from tests.node.replicas import broker_of
+from tests.nodefixtures import StartNode, received
 from tests.until import until
 
 PASSWORD = "a password of the test"
@@ -90,8 +91,7 @@ async def use(client: duolog.Client, topic: str = "T") -> None:
     await client.admin.create_topic(topic, 1)
     async with client.producer() as producer, client.consumer("G", topic) as consumer:
         await producer.send(topic, b"x")
-        message = await consumer.get(10)
-        assert message is not None
+        message = await received(consumer)
         assert message.body == b"x"
 
 
@@ -160,10 +160,7 @@ async def test_a_plain_client_is_refused_in_bounded_time_and_told_why(secured: S
         await connect(("127.0.0.1", node._frames.port), b"x" * 16, 1)  # type: ignore[union-attr]
 
 
-async def test_a_client_with_tls_is_told_of_a_plain_port(
-    start_node: StartNode, secured: Secured
-) -> None:
-    node = await start_node()
+async def test_a_client_with_tls_is_told_of_a_plain_port(node: Node, secured: Secured) -> None:
     async with asyncio.timeout(20):
         async with secured.client(node, timeout=1) as client:
             with pytest.raises(duolog.Retryable, match="does not speak TLS"):
@@ -255,10 +252,9 @@ async def test_a_connection_that_ended_is_not_kept_for_the_collector(
     """TLS has 256 KiB for each, and the collector of a node looks at old objects very rarely."""
     address = {"listen": "127.0.0.1:0"}
     node = await secured.start(remoting=address, metrics={**address, "tls": True})
-    assert node.broker is not None
     assert node.remoting is not None
     assert node.metrics is not None
-    ports = {"frames": node.broker.dialects.frames_port, "remoting": node.remoting.port}
+    ports = {"frames": broker_of(node).dialects.frames_port, "remoting": node.remoting.port}
     ports["metrics"] = node.metrics.port
     context = trusting(secured.authority.cert)
 
@@ -353,6 +349,28 @@ async def test_a_certificate_says_who_calls(with_users: Node, secured: Secured) 
         assert over_frames(root)
 
 
+async def test_a_password_counts_before_the_certificate(with_users: Node, secured: Secured) -> None:
+    alice = secured.authority.issue("alice", ())
+    async with secured.client(with_users, alice, user="root", password=PASSWORD) as client:
+        assert (await client.access.who_am_i()).name == "root"
+        await asyncio.sleep(0.3)
+        assert not over_frames(client)  # they take the key of root with a certificate of root only
+        assert (await client.access.who_am_i()).name == "root"
+    async with secured.client(with_users, alice, user="root", password="wrong") as client:
+        with pytest.raises(duolog.Unauthenticated):
+            await client.access.who_am_i()
+
+
+async def test_a_key_for_frames_is_taken_with_a_certificate_of_its_user_only(
+    with_users: Node, secured: Secured
+) -> None:
+    alice, root = (secured.tls(secured.authority.issue(name, ())) for name in ("alice", "root"))
+    channel = await greet(with_users, alice)
+    await channel.close()
+    with pytest.raises(duolog.Unavailable, match="names another user"):
+        await greet(with_users, alice, asked_with=root)
+
+
 @pytest.mark.parametrize("name", ["stranger", "carol", ""])
 async def test_a_certificate_of_nobody_is_refused(
     with_users: Node, secured: Secured, name: str
@@ -378,37 +396,12 @@ async def test_a_user_who_is_disabled_is_refused_on_open_connections(
         assert (await alice.access.who_am_i()).name == "alice"
 
 
-async def test_a_password_counts_before_the_certificate(with_users: Node, secured: Secured) -> None:
-    alice = secured.authority.issue("alice", ())
-    async with secured.client(with_users, alice, user="root", password=PASSWORD) as client:
-        assert (await client.access.who_am_i()).name == "root"
-        await asyncio.sleep(0.3)
-        assert not over_frames(client)  # they take the key of root with a certificate of root only
-        assert (await client.access.who_am_i()).name == "root"
-    async with secured.client(with_users, alice, user="root", password="wrong") as client:
-        with pytest.raises(duolog.Unauthenticated):
-            await client.access.who_am_i()
-
-
-async def test_a_key_for_frames_is_taken_with_a_certificate_of_its_user_only(
-    with_users: Node, secured: Secured
-) -> None:
-    alice, root = (secured.tls(secured.authority.issue(name, ())) for name in ("alice", "root"))
-    channel = await greet(with_users, alice)
-    await channel.close()
-    with pytest.raises(duolog.Unavailable, match="names another user"):
-        await greet(with_users, alice, asked_with=root)
-
-
 # -- certificates are replaced ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("transport", ["frames", "grpc"])
 async def test_no_send_fails_while_certificates_are_replaced(
-    secured: Secured,
-    others: Authority,
-    transport: str,
-    monkeypatch: pytest.MonkeyPatch,
+    secured: Secured, others: Authority, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DUOLOG_TRANSPORT", transport)
     node = await secured.start()

@@ -115,15 +115,12 @@ def test_a_lease_extended_twice_expires_once(orderly: bool) -> None:
     assert queue.attempts == ({0: 1} if orderly else {})
 
 
-def test_messages_that_the_last_master_recorded_as_done_beyond_a_gap_are_not_redelivered() -> None:
+def test_recorded_and_acknowledged_messages_are_not_redelivered() -> None:
     queue = PopQueue.resumed(5, [(6, 8)], orderly=False)
     queue.take(5, Lease(1, MonoMs(10), "c"))
     queue.finish(5)
     assert (queue.committed, queue.next) == (8, 8)
     assert queue.validate() == ""
-
-
-def test_retention_of_some_acknowledged_messages_leaves_the_others_acknowledged() -> None:
     queue = PopQueue.resumed(7, [(5, 9), (11, 12)], orderly=False)
     assert (queue.committed, queue.done.pairs()) == (9, [[11, 12]])
     assert queue.validate() == ""
@@ -159,16 +156,13 @@ def test_validate_reports_an_inconsistent_queue(what: str, value: object, wrong:
     assert damaged(given_one(), what, value) == wrong
 
 
-def test_validate_reports_a_lease_on_an_acknowledged_message() -> None:
+def test_validate_reports_wrong_leases_and_ranges() -> None:
     queue = given_one()
     queue.leases[4] = queue.leases[3]
     assert queue.validate() == "4 is out, and done"
     queue.leases.clear()
     queue.attempt_id = "a"
     assert queue.validate() == "repeats attempt 'a', none of whose messages are out"
-
-
-def test_validate_reports_adjacent_and_empty_ranges() -> None:
     ranges = OffsetRanges([(1, 3), (5, 6)])
     assert ranges.validate() == ""
     ranges._ends[0] = 5

@@ -56,12 +56,15 @@ def test_dead_letters_that_failed_again_are_their_own_groups() -> None:
 
 @pytest.mark.parametrize("by", ["its lease ends", "its consumer gives it up"])
 async def test_a_copy_that_no_slave_confirmed_is_stored_once(
-    node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch, by: str
+    node: Node,
+    client: duolog.Client,
+    producer: duolog.Producer,
+    monkeypatch: pytest.MonkeyPatch,
+    by: str,
 ) -> None:
     """It lies before the progress of its group in the log: both are lost, or none."""
     broker = broker_of(node)
-    async with client.producer() as producer:
-        await producer.send("T", b"x", queue_id=0)
+    await producer.send("T", b"x", queue_id=0)
     await until(lambda: broker.store.queue_range("T", 0) == (0, 1))
     put = broker.log.put_and_wait
 

@@ -29,8 +29,18 @@ from duolog_server.node.runtime.config import Config, ConfigError
 from duolog_server.ops.cli.node import problems_of
 from duolog_server.serve.server import Node
 from tests.keyfiles import access_files, key_file
-from tests.node.replicas import Elected, Group, broker_of, caught_up, following, log_bytes
-from tests.node.replication.test_replication import hello, in_sync
+from tests.node.replicas import (
+    Elected,
+    Group,
+    broker_of,
+    caught_up,
+    following,
+    in_sync,
+    log_bytes,
+    master_of,
+    slave_of,
+)
+from tests.node.replication.test_replication import hello
 from tests.nodefixtures import StartNode
 from tests.until import until
 
@@ -66,8 +76,26 @@ def exchange(slave: KeyProof, master: KeyProof) -> str:
     return answer.slave
 
 
-def test_nodes_with_the_same_key_believe_each_other() -> None:
+def test_nodes_believe_each_other_with_the_same_key() -> None:
     assert exchange(proof_of(KEY, "söme node"), proof_of(KEY, "m")) == "söme node"
+    # Without one, it could follow under any.
+    for headers in (proof_of(KEY, "").opening().headers, proof_of(KEY).opening().headers[1:]):
+        with pytest.raises(Unproven, match="name"):
+            proof_of(KEY).answer(dict(headers))
+    name, (header, challenge) = proof_of(KEY).opening().headers
+    for other in (challenge[:-1], challenge + "0"):
+        with pytest.raises(Unproven, match="length"):
+            proof_of(KEY).answer(dict((name, (header, other))))
+    with pytest.raises(Unproven, match=r"access\.key_file"):
+        proof_of(KEY).answer({})
+    with pytest.raises(Unproven, match=r"access\.key_file"):
+        proof_of(KEY).opening().first_message({})
+    offered = KeyProof(Vouching(KEY, PURPOSE), Member("c", "g", "n", ""), required=False)
+    assert offered.answer({}) is None
+    assert offered.opening().first_message({}) is None
+    another = KeyProof(Vouching(OTHER, PURPOSE), Member("c", "g", "m", ""), required=False)
+    with pytest.raises(Unproven):
+        exchange(offered, another)
 
 
 @pytest.mark.parametrize(
@@ -109,33 +137,6 @@ def test_a_proof_is_good_for_one_connection_one_role_and_one_name() -> None:
         slave.opening().first_message(headers)  # of a recorded master
     with pytest.raises(Unproven):
         opening.first_message({**headers, NODE: "n"})
-
-
-def test_a_slave_says_its_name() -> None:
-    """Without one, it could follow under any."""
-    for headers in (proof_of(KEY, "").opening().headers, proof_of(KEY).opening().headers[1:]):
-        with pytest.raises(Unproven, match="name"):
-            proof_of(KEY).answer(dict(headers))
-
-
-def test_a_challenge_has_its_length() -> None:
-    name, (header, challenge) = proof_of(KEY).opening().headers
-    for other in (challenge[:-1], challenge + "0"):
-        with pytest.raises(Unproven, match="length"):
-            proof_of(KEY).answer(dict((name, (header, other))))
-
-
-def test_a_node_without_a_key_is_refused_by_either_end_unless_the_key_is_introduced() -> None:
-    with pytest.raises(Unproven, match=r"access\.key_file"):
-        proof_of(KEY).answer({})
-    with pytest.raises(Unproven, match=r"access\.key_file"):
-        proof_of(KEY).opening().first_message({})
-    offered = KeyProof(Vouching(KEY, PURPOSE), Member("c", "g", "n", ""), required=False)
-    assert offered.answer({}) is None
-    assert offered.opening().first_message({}) is None
-    other = KeyProof(Vouching(OTHER, PURPOSE), Member("c", "g", "m", ""), required=False)
-    with pytest.raises(Unproven):
-        exchange(offered, other)
 
 
 # -- the port --------------------------------------------------------------------------------------
@@ -221,8 +222,7 @@ async def test_every_method_of_the_port_asks_for_the_key(
     service = master._replication
     assert service is not None
     key = read_key(Path(access["key_file"]))
-    machine = broker_of(master).replication.master
-    assert machine is not None
+    machine = master_of(master)
     assert set(service.methods) == set(RULES), "a method that is never called here"
     for path in service.methods:
         for said in KINDS:
@@ -241,8 +241,7 @@ async def test_every_method_of_the_port_asks_for_the_key(
     assert "a replication connection broke" not in logged, "one line says it"
 
 
-async def test_a_method_without_a_rule_cannot_be_served(start_node: StartNode) -> None:
-    node = await start_node()
+async def test_a_method_without_a_rule_cannot_be_served(node: Node) -> None:
     replication = broker_of(node).replication
     service = ReplicationService(replication, broker_of(node).log.threads, None)
 
@@ -277,8 +276,7 @@ async def test_replication_works_with_the_key_and_not_without(
     assert log_bytes(slave) == log_bytes(master)
     for name, access in (("none", None), ("other", others)):
         stranger = await group.start_slave(name, access=access)
-        machine = broker_of(stranger).replication.slave
-        assert machine is not None
+        machine = slave_of(stranger)
 
         def is_refused(machine: Slave = machine) -> bool:  # and not cut off, as in a standstill
             unauthorized = machine.reason.startswith("UNAUTHORIZED: ")
@@ -304,8 +302,7 @@ async def test_a_slave_with_a_key_takes_nothing_from_a_master_without_one(
     await group.start_master()
     await group.start_slave("as-before")
     slave = await group.start_slave(access=keyed(tmp_path / "keys"))
-    machine = broker_of(slave).replication.slave
-    assert machine is not None
+    machine = slave_of(slave)
     await until(lambda: machine.state is ConnectionState.SUSPEND)
     assert "the master does not prove" in machine.reason
     assert broker_of(slave).store.log.max_offset == 0
@@ -326,8 +323,7 @@ async def test_a_master_that_cannot_be_reached_is_not_told_of_as_one_without_the
 
     await until(told)
     assert "UNAUTHORIZED" not in "".join(shown)
-    machine = broker_of(slave).replication.slave
-    assert machine is not None
+    machine = slave_of(slave)
     assert machine.state is not ConnectionState.SUSPEND
 
 
@@ -344,8 +340,7 @@ async def test_a_slave_follows_as_soon_as_its_master_has_the_key(
     before = log_bytes(slave)
     await master.stop()
     master = await group.start_master(access=others)
-    machine = broker_of(slave).replication.slave
-    assert machine is not None
+    machine = slave_of(slave)
     await until(lambda: "the master has another key" in machine.reason)
     assert log_bytes(slave) == before
     await master.stop()
@@ -384,8 +379,7 @@ async def test_a_master_of_an_earlier_version_is_followed_while_the_key_is_intro
     offering = await group.start_slave(access=keyed(tmp_path / "keys", node_proof="offered"))
     await following(offering)
     strict = await group.start_slave("strict", access=keyed(tmp_path / "keys"))
-    machine = broker_of(strict).replication.slave
-    assert machine is not None
+    machine = slave_of(strict)
     await until(lambda: machine.state is ConnectionState.SUSPEND)
     assert "the master does not prove" in machine.reason
     await caught_up(master, offering)

@@ -51,13 +51,10 @@ class Scene:
         await asyncio.sleep(0)
 
 
-async def test_a_frame_is_written_before_the_call_that_made_it_returns() -> None:
+async def test_frames_are_written_at_once_or_when_a_write_ends() -> None:
     scene = Scene()
     scene.send(b"1")
     assert scene.stream.begun == [b"1"]
-
-
-async def test_frames_sent_during_a_write_are_written_when_it_ends() -> None:
     scene = Scene()
     for frame in (b"1", b"2", b"3"):
         scene.send(frame)
@@ -69,9 +66,6 @@ async def test_frames_sent_during_a_write_are_written_when_it_ends() -> None:
     assert scene.stream.begun == [b"1", b"2", b"3"]
     scene.send(b"4")
     assert scene.stream.begun[-1] == b"4"
-
-
-async def test_a_write_that_ends_at_once_is_followed_by_the_next() -> None:
     begun: list[bytes] = []
 
     async def write(frame: bytes) -> None:
@@ -82,7 +76,7 @@ async def test_a_write_that_ends_at_once_is_followed_by_the_next() -> None:
     assert begun == [b"1", b"2"]
 
 
-async def test_a_broken_stream_is_reported_once_and_accepts_nothing_more() -> None:
+async def test_a_broken_stream_and_an_error_in_a_frame_are_reported_once() -> None:
     scene = Scene()
     scene.send(b"1")
     await scene.written(ConnectionError("gone"))
@@ -90,17 +84,11 @@ async def test_a_broken_stream_is_reported_once_and_accepts_nothing_more() -> No
     scene.send(b"2")
     assert scene.stream.begun == [b"1"]
     assert len(scene.errors) == 1
-
-
-async def test_a_call_that_is_cancelled_under_a_write_is_a_broken_stream() -> None:
     scene = Scene()
     scene.send(b"1")
     await scene.written(asyncio.CancelledError())
     assert isinstance(scene.errors[0], ConnectionError)
-
-
-async def test_an_error_in_making_a_frame_is_reported_and_not_raised_in_the_caller() -> None:
-    """The caller is a put: it does not fail because one slave's connection does."""
+    # The caller is a put: it does not fail because one slave's connection does.
     errors: list[Exception] = []
 
     def fail() -> bytes:
@@ -110,7 +98,7 @@ async def test_an_error_in_making_a_frame_is_reported_and_not_raised_in_the_call
     assert [type(error) for error in errors] == [ValueError]
 
 
-async def test_the_end_waits_for_the_write_under_way_and_sends_nothing_more() -> None:
+async def test_the_end_waits_for_the_write_in_flight_and_sends_nothing_more() -> None:
     scene = Scene()
     scene.send(b"1")
     scene.send(b"2")
@@ -121,9 +109,6 @@ async def test_the_end_waits_for_the_write_under_way_and_sends_nothing_more() ->
     await finished
     assert scene.stream.begun == [b"1"]
     assert not scene.errors
-
-
-async def test_an_error_after_the_end_is_ignored() -> None:
     scene = Scene()
     scene.send(b"1")
     scene.outgoing.stop()

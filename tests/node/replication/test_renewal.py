@@ -10,7 +10,7 @@ import pytest
 from duolog_server.demo.certificates import Authority
 from duolog_server.node.replication.roles import Replication
 from duolog_server.node.runtime import certificates
-from tests.node.replicas import Group, broker_of
+from tests.node.replicas import Group, broker_of, slave_of
 from tests.nodefixtures import StartNode
 from tests.until import WAIT_SECONDS, until
 
@@ -81,7 +81,6 @@ async def test_both_ends_use_new_certificates_for_new_connections(
             stop.set()
     assert statuses == {"PUT_OK"}
     stranger = await group.start_slave("s3", ha=unchanged.ha)  # has the old ones
-    slave = broker_of(stranger).replication.slave
-    assert slave is not None
+    slave = slave_of(stranger)
     await until(lambda: slave.reason != "")
     assert followed(replication) == 3

@@ -27,7 +27,6 @@ from duolog_server.ha.epochs import Epoch
 from duolog_server.ha.frames import Ack, Frame, Hello, Refusal, Refuse, Welcome
 from duolog_server.ha.master import Master
 from duolog_server.ha.progress import ConnectionState
-from duolog_server.ha.slave import Slave
 from duolog_server.node.consuming.reading import Selection
 from duolog_server.node.filters.tagfilter import EVERYTHING
 from duolog_server.node.replication import masterstream, slavestream
@@ -48,7 +47,10 @@ from tests.node.replicas import (
     broker_of,
     caught_up,
     following,
+    in_sync,
     log_bytes,
+    master_of,
+    slave_of,
 )
 from tests.nodefixtures import StartNode
 from tests.until import until
@@ -98,12 +100,6 @@ def hello(cluster: str = "DefaultCluster", node: str = "peer", **changes: Any) -
     return Hello(**values)
 
 
-async def in_sync(master: Node, count: int = 2) -> None:
-    machine = broker_of(master).replication.master
-    assert machine is not None
-    await until(lambda: machine.in_sync() == count)
-
-
 # -- what flows ------------------------------------------------------------------------------------
 
 
@@ -134,14 +130,11 @@ async def test_a_slave_gives_no_offset_again_of_a_queue_that_its_log_has_nothing
 
 
 async def test_a_slave_holds_the_masters_log_byte_for_byte(group: Group) -> None:
-    master = await group.start_master()
-    slave = await group.start_slave()
-    await in_sync(master)
-    async with group.client(master) as client:
+    master, slave = await group.start_pair()
+    async with group.client(master) as client, client.producer() as producer:
         await client.admin.create_topic("T", 4)
-        async with client.producer() as producer:
-            receipt = await producer.send_batch("T", [b"%d" % k for k in range(5000)])
-            large = await producer.send_batch("T", [b"x" * 60_000] * 60)
+        receipt = await producer.send_batch("T", [b"%d" % k for k in range(5000)])
+        large = await producer.send_batch("T", [b"x" * 60_000] * 60)
         assert (receipt.status, large.status) == ("PUT_OK", "PUT_OK")
     await caught_up(master, slave)
     assert log_bytes(slave) == log_bytes(master)
@@ -155,13 +148,10 @@ async def test_a_slave_holds_the_masters_log_byte_for_byte(group: Group) -> None
 
 async def test_a_slave_skips_no_message_that_its_master_has(group: Group) -> None:
     """A group would commit beyond them, and never see them."""
-    master = await group.start_master()
-    slave = await group.start_slave()
-    await in_sync(master)
-    async with group.client(master) as client:
+    master, slave = await group.start_pair()
+    async with group.client(master) as client, client.producer() as producer:
         await client.admin.create_topic("T", 1)
-        async with client.producer() as producer:
-            await producer.send_batch("T", [b"x" * 60_000] * 60)
+        await producer.send_batch("T", [b"x" * 60_000] * 60)
     await caught_up(master, slave)
     await slave.stop()
     await master.stop()
@@ -184,15 +174,12 @@ async def test_a_slave_skips_no_message_that_its_master_has(group: Group) -> Non
 
 
 async def test_metadata_reaches_the_slave_through_the_log(group: Group) -> None:
-    master = await group.start_master()
-    slave = await group.start_slave()
-    await in_sync(master)
-    async with group.client(master) as client:
+    master, slave = await group.start_pair()
+    async with group.client(master) as client, client.producer() as producer:
         for name in ("A", "B", "C"):
             await client.admin.create_topic(name, 2)
-        async with client.producer() as producer:
-            await producer.send_batch("A", [b"old"] * 10)
-            await producer.send_batch("B", [b"b"] * 10)
+        await producer.send_batch("A", [b"old"] * 10)
+        await producer.send_batch("B", [b"b"] * 10)
         async with client.consumer("readers", "B") as consumer:
             for _ in range(10):
                 assert await consumer.get(WAIT_SECONDS)
@@ -200,8 +187,7 @@ async def test_metadata_reaches_the_slave_through_the_log(group: Group) -> None:
         await client.admin.delete_topic("A")
         await client.admin.delete_topic("C")
         await client.admin.create_topic("A", 3)
-        async with client.producer() as producer:
-            await producer.send("A", b"new", queue_id=0)
+        await producer.send("A", b"new", queue_id=0)
     await caught_up(master, slave)
     ours, theirs = broker_of(master).metadata.tables, broker_of(slave).metadata.tables
     assert theirs.snapshot() == ours.snapshot() or (
@@ -306,11 +292,10 @@ async def test_a_slave_that_never_saw_the_first_segments_still_has_the_metadata(
     group: Group,
 ) -> None:
     master = await group.start_master(role="ASYNC_MASTER")
-    async with group.client(master) as client:
+    async with group.client(master) as client, client.producer() as producer:
         await client.admin.create_topic("Early", 7)
         await client.admin.create_topic("T", 4)
-        async with client.producer() as producer:
-            await producer.send_batch("T", [b"x" * 60_000] * 60)
+        await producer.send_batch("T", [b"x" * 60_000] * 60)
     log = broker_of(master).store.log
     async with broker_of(master).log.no_flush():
         log.queue.remove(log.queue.files[0])
@@ -322,35 +307,28 @@ async def test_a_slave_that_never_saw_the_first_segments_still_has_the_metadata(
 
 
 async def test_a_restarted_slave_goes_on_where_it_was(group: Group) -> None:
-    master = await group.start_master()
-    slave = await group.start_slave()
-    await in_sync(master)
-    async with group.client(master) as client:
+    master, slave = await group.start_pair()
+    async with group.client(master) as client, client.producer() as producer:
         await client.admin.create_topic("T", 1)
-        async with client.producer() as producer:
-            await producer.send_batch("T", [b"1"] * 100)
-            await caught_up(master, slave)
-            await slave.stop()
-            await in_sync(master, 1)
-            with pytest.raises(duolog.SlaveNotAvailable):
-                await producer.send("T", b"2")
-            slave = await group.start_slave()
-            await caught_up(master, slave)
+        await producer.send_batch("T", [b"1"] * 100)
+        await caught_up(master, slave)
+        await slave.stop()
+        await in_sync(master, 1)
+        with pytest.raises(duolog.SlaveNotAvailable):
+            await producer.send("T", b"2")
+        slave = await group.start_slave()
+        await caught_up(master, slave)
     assert log_bytes(slave) == log_bytes(master)
-    machine = broker_of(slave).replication.slave
-    assert machine is not None
+    machine = slave_of(slave)
     assert (machine.truncated_bytes, machine.resets) == (0, 0)
 
 
 async def test_roles_can_be_swapped_by_hand(group: Group, start_node: StartNode) -> None:
     """A clean switch: the slave becomes the master, the master its slave; nothing is lost."""
-    master = await group.start_master()
-    slave = await group.start_slave()
-    await in_sync(master)
-    async with group.client(master) as client:
+    master, slave = await group.start_pair()
+    async with group.client(master) as client, client.producer() as producer:
         await client.admin.create_topic("T", 1)
-        async with client.producer() as producer:
-            await producer.send_batch("T", [b"%d" % k for k in range(100)])
+        await producer.send_batch("T", [b"%d" % k for k in range(100)])
     await caught_up(master, slave)
     await slave.stop()
     await in_sync(master, 1)
@@ -368,9 +346,7 @@ async def test_roles_can_be_swapped_by_hand(group: Group, start_node: StartNode)
         broker_role="SLAVE",
     )
     await caught_up(new, old)
-    machine = broker_of(old).replication.slave
-    assert machine is not None
-    assert machine.truncated_bytes > 0, "what nobody else had is cut off"
+    assert slave_of(old).truncated_bytes > 0, "what nobody else had is cut off"
     assert log_bytes(old) == log_bytes(new)
     async with group.client(new) as client:
         async with client.producer() as producer:
@@ -383,12 +359,9 @@ async def test_roles_can_be_swapped_by_hand(group: Group, start_node: StartNode)
 # -- what is promised ------------------------------------------------------------------------------
 
 
-async def test_a_put_waits_for_a_slow_slave_and_times_out(
-    group: Group,
-) -> None:
+async def test_a_put_waits_for_a_slow_slave_and_times_out(group: Group) -> None:
     master = await group.start_master()
-    machine = broker_of(master).replication.master
-    assert machine is not None
+    machine = master_of(master)
     async with group.client(master) as client, peer(master) as slow:
         await slow.say(hello())
         welcome = await slow.receive()
@@ -438,26 +411,16 @@ async def test_with_too_few_replicas_in_sync_nothing_is_stored(group: Group) -> 
         assert problems_of(await client.admin.node_status()) == []
 
 
-async def test_under_sync_flush_the_slaves_disk_counts(group: Group) -> None:
-    master = await group.start_master(flush_disk_type="SYNC_FLUSH")
-    slave = await group.start_slave()
-    await in_sync(master)
-    async with group.client(master) as client:
+async def test_under_sync_flush_the_slaves_disk_counts_and_one_that_fails_ends(
+    group: Group,
+) -> None:
+    master, slave = await group.start_pair(flush_disk_type="SYNC_FLUSH")
+    async with group.client(master) as client, client.producer() as producer:
         await client.admin.create_topic("T", 1)
-        async with client.producer() as producer:
-            receipt = await producer.send("T", b"x")
-        assert receipt.status == "PUT_OK"
+        assert (await producer.send("T", b"x")).status == "PUT_OK"
         stored = broker_of(master).store.log.max_offset
         assert broker_of(slave).store.flushed_offset == stored
         assert broker_of(master).store.flushed_offset == stored
-
-
-async def test_a_slave_whose_disk_fails_acknowledges_nothing_more_and_ends(group: Group) -> None:
-    master = await group.start_master(flush_disk_type="SYNC_FLUSH")
-    slave = await group.start_slave()
-    await in_sync(master)
-    async with group.client(master) as client:
-        await client.admin.create_topic("T", 1)
         file = broker_of(slave).store.log.queue.files[-1].file
 
         def broken() -> None:
@@ -467,17 +430,14 @@ async def test_a_slave_whose_disk_fails_acknowledges_nothing_more_and_ends(group
         reply = await append(client, append_request([b"x"]))
         assert reply.status == wire.FLUSH_SLAVE_TIMEOUT
     await until(broker_of(slave).failed.is_set)
-    session = broker_of(master).replication.master
-    assert session is not None
-    assert all(s.durable < reply.physical_offset + 1 for s in session.sessions.values())
+    sessions = master_of(master).sessions.values()
+    assert all(s.durable < reply.physical_offset + 1 for s in sessions)
 
 
 async def test_a_slave_with_a_full_disk_says_so_and_goes_on_when_there_is_room(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    master = await group.start_master(role="ASYNC_MASTER")
-    slave = await group.start_slave()
-    await following(slave)
+    master, slave = await group.start_pair("ASYNC_MASTER")
     store = broker_of(slave).store
     full = True
     create = store.disk.create
@@ -488,13 +448,10 @@ async def test_a_slave_with_a_full_disk_says_so_and_goes_on_when_there_is_room(
         return create(path, size)
 
     monkeypatch.setattr(store.disk, "create", maybe)
-    async with group.client(master) as client:
+    async with group.client(master) as client, client.producer() as producer:
         await client.admin.create_topic("T", 1)
-        async with client.producer() as producer:
-            await producer.send_batch("T", [b"x" * 60_000] * 60)
-        machine = broker_of(slave).replication.slave
-        assert machine is not None
-        await until(lambda: "No space" in machine.reason)
+        await producer.send_batch("T", [b"x" * 60_000] * 60)
+        await until(lambda: "No space" in slave_of(slave).reason)
         full = False
         await caught_up(master, slave)
     assert log_bytes(slave) == log_bytes(master)
@@ -532,10 +489,8 @@ async def test_a_node_that_starts_on_a_full_disk_serves_readers_and_writers_when
 # -- reading from slaves ---------------------------------------------------------------------------
 
 
-async def test_a_slave_takes_no_writes_and_names_its_master(group: Group) -> None:
-    master = await group.start_master(role="ASYNC_MASTER")
-    slave = await group.start_slave()
-    await following(slave)
+async def test_a_slave_takes_no_writes_names_its_master_and_waits_for_offsets(group: Group) -> None:
+    master, slave = await group.start_pair("ASYNC_MASTER")
     async with group.client(slave) as client:
         reply = await append(client, append_request([b"x"]))
         assert reply.status == wire.NOT_MASTER
@@ -549,30 +504,26 @@ async def test_a_slave_takes_no_writes_and_names_its_master(group: Group) -> Non
         await client.admin.create_topic("T", 1)
         async with client.producer() as producer:
             await producer.send("T", b"x")
+    await caught_up(master, slave)
+    async with group.client(slave) as reader:
+        request = wire.PullRequest(topic="T", queue_id=0, queue_offset=5)
+        pulled = await reader._router.seed.messages.Pull(request)
+        assert (pulled.status, pulled.next_offset) == (wire.NO_NEW_MESSAGE, 5)
+    async with group.client(master) as reader:
+        pulled = await reader._router.seed.messages.Pull(request)
+        assert (pulled.status, pulled.next_offset) == (wire.OFFSET_TOO_LARGE, 1)
 
 
-async def test_a_client_that_knows_both_finds_the_master(group: Group) -> None:
-    master = await group.start_master()
-    slave = await group.start_slave()
-    await in_sync(master)
+async def test_a_client_that_knows_a_slave_finds_the_master(group: Group) -> None:
+    master, slave = await group.start_pair()
     async with group.client(master) as client:
         await client.admin.create_topic("T", 1)
     await caught_up(master, slave)
-    async with group.client(slave, master) as client, client.producer() as producer:
-        assert (await producer.send("T", b"x")).status == "PUT_OK"
-
-
-async def test_a_producer_that_knows_only_the_slave_is_led_to_the_master(group: Group) -> None:
-    master = await group.start_master()
-    slave = await group.start_slave()
-    await in_sync(master)
-    async with group.client(master) as client:
-        await client.admin.create_topic("T", 1)
-    await caught_up(master, slave)
-    async with group.client(slave) as client, client.producer() as producer:
-        assert (await producer.send("T", b"x")).status == "PUT_OK"
-    await broker_of(master).log.caught_up()  # before a read
-    assert broker_of(master).store.queue_range("T", 0) == (0, 1)
+    for number, known in enumerate([(slave, master), (slave,)]):
+        async with group.client(*known) as client, client.producer() as producer:
+            assert (await producer.send("T", b"x")).status == "PUT_OK"
+        await broker_of(master).log.caught_up()  # before a read
+        assert broker_of(master).store.queue_range("T", 0) == (0, number + 1)
 
 
 async def test_slave_read_enable_false_sends_readers_away(group: Group) -> None:
@@ -592,13 +543,10 @@ async def test_slave_read_enable_false_sends_readers_away(group: Group) -> None:
 async def test_lagging_readers_are_redirected_to_a_slave(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    master = await group.start_master()
-    slave = await group.start_slave()
-    await in_sync(master)
-    async with group.client(master) as client:
+    master, slave = await group.start_pair()
+    async with group.client(master) as client, client.producer() as producer:
         await client.admin.create_topic("T", 1)
-        async with client.producer() as producer:
-            await producer.send_batch("T", [b"x" * 1000] * 100)
+        await producer.send_batch("T", [b"x" * 1000] * 100)
         await until(lambda: broker_of(master).store.queue_range("T", 0)[1] == 100)
         request = wire.PullRequest(topic="T", queue_id=0, queue_offset=0, max_messages=10)
         near = await client._router.seed.messages.Pull(request)
@@ -608,27 +556,8 @@ async def test_lagging_readers_are_redirected_to_a_slave(
         assert far.suggest_endpoint == f"127.0.0.1:{slave.port}"
 
 
-async def test_an_offset_the_slave_has_not_reached_is_waited_for_not_reset(group: Group) -> None:
-    master = await group.start_master(role="ASYNC_MASTER")
-    slave = await group.start_slave()
-    async with group.client(master) as client:
-        await client.admin.create_topic("T", 1)
-        async with client.producer() as producer:
-            await producer.send("T", b"x")
-    await caught_up(master, slave)
-    async with group.client(slave) as reader:
-        request = wire.PullRequest(topic="T", queue_id=0, queue_offset=5)
-        reply = await reader._router.seed.messages.Pull(request)
-        assert (reply.status, reply.next_offset) == (wire.NO_NEW_MESSAGE, 5)
-    async with group.client(master) as reader:
-        reply = await reader._router.seed.messages.Pull(request)
-        assert (reply.status, reply.next_offset) == (wire.OFFSET_TOO_LARGE, 1)
-
-
 async def test_status_tells_offsets_lag_and_state(group: Group) -> None:
-    master = await group.start_master()
-    slave = await group.start_slave()
-    await in_sync(master)
+    master, slave = await group.start_pair()
     async with group.client(master) as client:
         await client.admin.create_topic("T", 1)
         await caught_up(master, slave)
@@ -655,17 +584,23 @@ async def test_status_tells_offsets_lag_and_state(group: Group) -> None:
 # -- the port --------------------------------------------------------------------------------------
 
 
-async def test_the_port_refuses_unknown_clusters_and_tells_them_nothing(group: Group) -> None:
+async def test_the_port_refuses_unknown_clusters_and_ends_silent_streams(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
     master = await group.start_master()
+    machine = master_of(master)
     async with peer(master) as stranger:
         await stranger.say(hello(cluster="other"))
         answer = await stranger.receive()
         assert isinstance(answer, Refuse)
         assert answer.code is Refusal.CLUSTER
-    machine = broker_of(master).replication.master
-    assert machine is not None
     assert machine.rows(MonoMs(0)) == []
     assert machine.in_sync() == 1
+    monkeypatch.setattr(masterstream, "HELLO_SECONDS", 0.05)
+    async with peer(master) as one:
+        assert await one.receive() is None
+        assert await one.call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await until(lambda: not machine.sessions)
 
 
 async def test_a_peer_without_a_certificate_of_the_group_is_rejected(
@@ -688,13 +623,10 @@ async def test_a_peer_without_a_certificate_of_the_group_is_rejected(
         assert (await producer.send("T", b"x")).status == "PUT_OK"
     await caught_up(master, slave)
     assert log_bytes(slave) == log_bytes(master)
-    before = broker_of(master).replication.master
-    assert before is not None
     for name, strange in (("plain", None), ("other", others)):
         stranger = await group.start_slave(name, ha=strange)
-        machine = broker_of(stranger).replication.slave
-        assert machine is not None
-        await until(partial(has_reason, machine))
+        machine = slave_of(stranger)
+        await until(lambda machine=machine: machine.reason != "")  # type: ignore[misc]
         assert machine.state is not ConnectionState.TRANSFER
         assert broker_of(stranger).store.log.max_offset == 0
     async with peer(master) as someone:  # without TLS
@@ -703,19 +635,12 @@ async def test_a_peer_without_a_certificate_of_the_group_is_rejected(
         ):
             await someone.say(hello())
         assert await someone.receive() is None
-    assert [row.node for row in before.rows(MonoMs(0))] == ["s"]
-
-
-def has_reason(slave: Slave) -> bool:
-    return slave.reason != ""
+    assert [row.node for row in master_of(master).rows(MonoMs(0))] == ["s"]
 
 
 async def test_nonsense_on_the_port_ends_that_connection_and_nothing_else(group: Group) -> None:
-    master = await group.start_master()
-    slave = await group.start_slave()
-    await in_sync(master)
-    machine = broker_of(master).replication.master
-    assert machine is not None
+    master, slave = await group.start_pair()
+    machine = master_of(master)
     await caught_up(master, slave)
     before = machine.store.replicated_offset
     good = frames.encode(hello())
@@ -744,23 +669,9 @@ async def test_nonsense_on_the_port_ends_that_connection_and_nothing_else(group:
     await caught_up(master, slave)
 
 
-async def test_a_stream_on_which_no_slave_says_anything_ends(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(masterstream, "HELLO_SECONDS", 0.05)
-    master = await group.start_master()
-    machine = broker_of(master).replication.master
-    assert machine is not None
-    async with peer(master) as one:
-        assert await one.receive() is None
-        assert await one.call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await until(lambda: not machine.sessions)
-
-
 async def test_a_thousand_reconnects_leave_nothing_behind(group: Group) -> None:
     master = await group.start_master()
-    machine = broker_of(master).replication.master
-    assert machine is not None
+    machine = master_of(master)
 
     def standing() -> tuple[int, int, int]:
         gc.collect()
@@ -817,17 +728,18 @@ async def test_every_slave_learns_at_once_what_another_ones_acknowledgement_conf
             async with client.producer() as producer:
                 await producer.send("T", b"%d" % k)
             end = broker_of(group.the_master()).store.confirm_offset
-            async with asyncio.timeout(WAIT_SECONDS):
-                while min(broker_of(node).store.confirm_offset for node in group.nodes) < end:
-                    await asyncio.sleep(0.005)
+            await until(
+                lambda end=end: (  # type: ignore[misc]
+                    min(broker_of(node).store.confirm_offset for node in group.nodes) >= end
+                )
+            )
 
 
 async def test_a_slave_whose_fixed_master_is_dead_says_so_soon_and_names_it(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slavestream, "AWAY_SECONDS", 0.3)
-    master = await group.start_master()
-    slave = await group.start_slave()
+    master, slave = await group.start_pair()
     await following(slave)
     async with group.client(slave) as client:
         assert await client.admin.groups() == []  # its master says so
@@ -841,9 +753,7 @@ async def test_a_slave_whose_fixed_master_is_dead_says_so_soon_and_names_it(
 async def test_a_fault_in_a_slaves_stream_ends_the_master_and_a_broken_one_does_not(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    master = await group.start_master()
-    await group.start_slave()
-    await in_sync(master, 2)
+    master, _ = await group.start_pair()
     assert not broker_of(master).failed.is_set()
 
     def broken(self: Master, number: int, now_ms: int) -> None:

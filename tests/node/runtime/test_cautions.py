@@ -31,12 +31,20 @@ def told(**sections: Any) -> list[str]:
     return cautions(Config.model_validate(sections))
 
 
-def test_nothing_is_said_of_defaults_and_of_what_listens_on_loopback(files: dict[str, str]) -> None:
+def test_what_others_reach_or_read_is_told(files: dict[str, str]) -> None:
     assert told() == []
     for host in ("127.0.0.1", "127.8.8.8", "[::1]", "localhost"):
         listen = f"{host}:8081"
         users = {"key_file": files["users"]}
         assert told(node={"listen": listen}, access=users, ha={"listen": f"{host}:1"}) == []
+    (one,) = told(ha={"listen": "0.0.0.0:10912"})
+    assert "replication has no TLS" in one
+    secured = {"tls_ca": files["ca"], "tls_cert": files["cert"], "tls_key": files["key"]}
+    assert told(ha={"listen": "0.0.0.0:10912", **secured}) == []
+    (one,) = told(audit={"topic": True})
+    assert "anyone who reaches this node can read the log" in one
+    assert told(audit={"topic": True}, access={"key_file": files["users"]}) == []
+    assert told(audit={"file": "audit.log"}) == []
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.7", "[::]", "n1.example"])
@@ -75,13 +83,6 @@ def test_a_remoting_port_that_others_reach(files: dict[str, str], host: str) -> 
         assert told(remoting={"listen": f"{here}:9876"}) == []
 
 
-def test_replication_without_tls_that_others_reach(files: dict[str, str]) -> None:
-    (one,) = told(ha={"listen": "0.0.0.0:10912"})
-    assert "replication has no TLS" in one
-    secured = {"tls_ca": files["ca"], "tls_cert": files["cert"], "tls_key": files["key"]}
-    assert told(ha={"listen": "0.0.0.0:10912", **secured}) == []
-
-
 @pytest.mark.parametrize(("mode", "safe"), [(0o600, True), (0o640, True), (0o644, False)])
 def test_keys_that_are_open_to_others(files: dict[str, str], mode: int, safe: bool) -> None:
     Path(files["key"]).chmod(mode)
@@ -91,13 +92,6 @@ def test_keys_that_are_open_to_others(files: dict[str, str], mode: int, safe: bo
     assert all(f"chmod 600 {files['key']}" in text for text in found)
     Path(files["key"]).unlink()
     assert told(tls=tls) == []
-
-
-def test_an_audit_log_that_everybody_reads(files: dict[str, str]) -> None:
-    (one,) = told(audit={"topic": True})
-    assert "anyone who reaches this node can read the log" in one
-    assert told(audit={"topic": True}, access={"key_file": files["users"]}) == []
-    assert told(audit={"file": "audit.log"}) == []
 
 
 async def test_a_node_tells_how_many_there_are(start_node: StartNode) -> None:

@@ -90,12 +90,11 @@ def test_no_key_is_suggested_if_none_is_similar(monkeypatch: pytest.MonkeyPatch,
         load()
 
 
-def test_a_right_key_is_taken_in_any_case_of_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_taken_in_any_case_and_wrong_ones_name_the_nearest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("DUOLOG_node__Name", "x")
     assert load()[0].node.name == "x"
-
-
-def test_a_wrong_key_of_a_file_or_flag_names_the_nearest_one_too(tmp_path: Path) -> None:
     (tmp_path / "duolog.toml").write_text('[node]\nlisten_on = "127.0.0.1:1"\n')
     with pytest.raises(ConfigError, match=r"node.listen_on: .* did you mean node.listen\?"):
         load()
@@ -134,9 +133,6 @@ def test_sections_hold_the_options_that_engine_and_replication_take() -> None:
     assert isinstance(config.ha, HaOptions)
     assert config.store == StoreOptions()
     assert origins["ha", "ack"] == "flag"
-
-
-def test_time_zones_are_those_that_the_machine_knows() -> None:
     section = AccessSection(date_zones="Asia/Shanghai, Europe/Berlin,")
     assert [zone.key for zone in section.zones()] == ["Asia/Shanghai", "Europe/Berlin"]
     for name in ("Nowhere", "../../etc/passwd", "/etc/passwd", "+08:00"):

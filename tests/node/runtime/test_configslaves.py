@@ -64,7 +64,7 @@ def test_keys_that_need_others(section: dict[str, Any], text: str) -> None:
         Config.model_validate({"rocketmq_slaves": section}).check()
 
 
-def test_the_port_two_below_the_remoting_port_is_taken_with_it() -> None:
+def test_the_port_two_below_is_taken_and_told_where_others_reach_it() -> None:
     remoting = {"listen": "127.0.0.1:9876"}
     assert made(remoting=remoting).remoting_fast_address == "127.0.0.1:9874"
     assert made().remoting_fast_address == ""
@@ -73,9 +73,6 @@ def test_the_port_two_below_the_remoting_port_is_taken_with_it() -> None:
         made(remoting=remoting, metrics={"listen": "127.0.0.1:9874"})
     with pytest.raises(ConfigError, match="choose a port from 3 on"):
         made(remoting={"listen": "127.0.0.1:2"})
-
-
-def test_a_port_that_others_reach_is_told() -> None:
     assert cautions(made()) == []
     (one,) = cautions(made("0.0.0.0:10912"))
     assert "anyone with an allowed address" in one

@@ -57,7 +57,9 @@ def test_contradictions_name_the_keys(tls: dict[str, Any], change: Any, why: str
     refused({**tls, **change}, why)
 
 
-def test_keys_that_need_each_other(tls: dict[str, Any], tmp_path: Path) -> None:
+def test_keys_that_need_each_other_and_files_of_etcd_are_checked(
+    tls: dict[str, Any], tmp_path: Path
+) -> None:
     ca = str(tmp_path / "ca.pem")
     refused({**tls, "client_ca": ca}, "client_ca and tls.client_certs .* set together")
     refused({**tls, "client_ca": ca, "client_certs": "optional"}, "needs tls.only and tls.listen")
@@ -65,6 +67,10 @@ def test_keys_that_need_each_other(tls: dict[str, Any], tmp_path: Path) -> None:
     refused({**tls, **second, "ca": ca}, r"tls.ca needs tls.only")
     refused({**tls, "ca": "/none.pem"}, "tls: cannot read /none.pem")
     refused({"client_ca": ca, "client_certs": "required"}, "no port speaks TLS")
+    with pytest.raises(ConfigError, match=r"registry.tls_\*: cannot read /none.pem"):
+        load(flags={"registry": {"tls_ca": "/none.pem"}})
+    with pytest.raises(ConfigError, match=r"registry.tls_cert needs registry.tls_ca"):
+        load(flags={"registry": {"tls_cert": tls["cert"], "tls_key": tls["key"]}})
 
 
 def test_a_key_of_another_certificate_is_refused_and_an_expired_certificate_is_not(
@@ -77,29 +83,23 @@ def test_a_key_of_another_certificate_is_refused_and_an_expired_certificate_is_n
     load(flags={"tls": {**tls, "cert": str(old.cert), "key": str(old.key)}})
 
 
-def test_files_of_etcd_are_checked_as_well(tls: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"registry.tls_\*: cannot read /none.pem"):
-        load(flags={"registry": {"tls_ca": "/none.pem"}})
-    with pytest.raises(ConfigError, match=r"registry.tls_cert needs registry.tls_ca"):
-        load(flags={"registry": {"tls_cert": tls["cert"], "tls_key": tls["key"]}})
-
-
-def test_the_metrics_alone_may_speak_tls(tls: dict[str, Any]) -> None:
+def test_the_metrics_or_the_console_alone_may_speak_tls(tls: dict[str, Any]) -> None:
     files = {**tls, "only": False}
     load(flags={"tls": files, "metrics": {"listen": "127.0.0.1:1", "tls": True}})
     with pytest.raises(ConfigError, match=r"metrics\.tls, console\.tls and TLS on"):
         load(flags={"metrics": {"listen": "127.0.0.1:1", "tls": True}})
     with pytest.raises(ConfigError, match=r"metrics\.tls needs metrics\.listen"):
         load(flags={"tls": tls, "metrics": {"tls": True}})
-
-
-def test_the_console_alone_may_speak_tls(tls: dict[str, Any]) -> None:
     files = {**tls, "only": False}
     load(flags={"tls": files, "console": {"listen": "127.0.0.1:1", "tls": True}})
     with pytest.raises(ConfigError, match=r"console\.tls and TLS on"):
         load(flags={"console": {"listen": "127.0.0.1:1", "tls": True}})
     with pytest.raises(ConfigError, match=r"console\.tls needs console\.listen"):
         load(flags={"tls": tls, "console": {"tls": True}})
+    required = {**tls, "client_certs": "required", "client_ca": tls["cert"]}
+    load(flags={"tls": required})
+    with pytest.raises(ConfigError, match=r"console\.listen does not work with"):
+        load(flags={"tls": required, "console": {"listen": "127.0.0.1:1"}})
 
 
 def test_the_console_behind_a_proxy_has_names(tls: dict[str, Any]) -> None:
@@ -113,10 +113,3 @@ def test_the_console_behind_a_proxy_has_names(tls: dict[str, Any]) -> None:
         load(flags={"console": {"url": "https://a.example"}})
     with pytest.raises(ConfigError, match=r"console\.url is http://"):
         load(flags={"tls": tls, "console": {**at, "tls": True, "url": "http://a.example"}})
-
-
-def test_the_console_has_no_certificate_that_nodes_could_require(tls: dict[str, Any]) -> None:
-    required = {**tls, "client_certs": "required", "client_ca": tls["cert"]}
-    load(flags={"tls": required})
-    with pytest.raises(ConfigError, match=r"console\.listen does not work with"):
-        load(flags={"tls": required, "console": {"listen": "127.0.0.1:1"}})

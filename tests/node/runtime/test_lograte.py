@@ -35,7 +35,7 @@ class Lines:
         return written
 
 
-def test_the_last_line_says_that_more_are_left_out_and_the_next_one_how_many() -> None:
+def test_frequent_events_are_left_out_and_counted_apart() -> None:
     lines = Lines()
     first = lines.log(LINES_MAX + 7)
     assert len(first) == LINES_MAX
@@ -44,23 +44,14 @@ def test_the_last_line_says_that_more_are_left_out_and_the_next_one_how_many() -
     assert lines.log() == []
     lines.now += 0.01
     assert lines.log(2) == [{"event": "e", "left_out": 8}, {"event": "e"}]
-
-
-def test_a_rare_event_is_never_changed() -> None:
     lines = Lines()
     for _ in range(100):
         lines.now += SPAN_SECONDS / (LINES_MAX // 2)
         assert lines.log() == [{"event": "e"}]
-
-
-def test_events_do_not_share_a_limit_and_debug_has_none() -> None:
     lines = Lines()
     assert len(lines.log(LINES_MAX + 1)) == LINES_MAX
     assert lines.log(event="another") == [{"event": "another"}]
     assert len(lines.log(5 * LINES_MAX, method="debug")) == 5 * LINES_MAX
-
-
-def test_a_bounded_number_of_events_is_remembered() -> None:
     lines = Lines()
     for k in range(3 * EVENTS_MAX):
         assert len(lines.log(event=f"e{k}")) == 1

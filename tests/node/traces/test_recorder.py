@@ -47,10 +47,21 @@ def spans(taken: Recorder, most: int = 32) -> list[ReadableSpan]:
     return SpanMaker({}, "1", most).spans(taken.take())
 
 
-def test_a_batch_without_a_context_is_not_noted() -> None:
+def test_what_has_no_context_or_is_not_sampled_makes_no_span() -> None:
     taken = recorder()
     put(taken, [b"", b"TAGS\x01t"])
     assert taken.take() == []
+    taken = recorder()
+    put(taken, [text(1, 0), text(2, 2), text(3, 3), b"my_" + text(4), text(5)[:-1] + b"x"])
+    assert [parent_of(span) for span in spans(taken)] == [3]
+    taken, at = recorder(), QueueOffset(0)
+    table = np.zeros((decode.OUT_COLUMNS, 1), np.int64)
+    result = GetResult(GetMessageStatus.FOUND, at, at, at, b"", b"TAGS\x01t", table)
+    taken.delivered("T", 1, "g", result)
+    assert taken.take() == []
+    none = np.zeros(1, np.int64)
+    of = Sighting("store", "T", 0, "", b"", none, none, 0, STANDING, 0, 0)
+    assert SpanMaker({}, "1", 1).spans([Confirmed("flush", of, PutMessageStatus.PUT_OK, 1)]) == []
 
 
 def test_messages_of_one_context_have_one_span() -> None:
@@ -71,12 +82,6 @@ def test_messages_of_one_context_have_one_span() -> None:
     }
     assert attributes(two)["messaging.batch.message_count"] == 2
     assert attributes(two)["duolog.queue.offset"] == 12
-
-
-def test_senders_that_are_not_sampled_have_no_span() -> None:
-    taken = recorder()
-    put(taken, [text(1, 0), text(2, 2), text(3, 3), b"my_" + text(4), text(5)[:-1] + b"x"])
-    assert [parent_of(span) for span in spans(taken)] == [3]
 
 
 PARENT = b"traceparent\x0100-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
@@ -119,18 +124,18 @@ def test_a_long_state_is_dropped_not_cut(size: int, kept: int) -> None:
     assert len(parent.trace_state) == kept
 
 
-def test_a_batch_has_so_many_spans_at_most() -> None:
+def test_a_batch_has_some_spans_with_their_own_topics_and_offsets() -> None:
     taken = recorder()
     put(taken, [text(k) for k in range(1, 101)])
     maker = SpanMaker({}, "1", 10)
     assert len(maker.spans(taken.take())) == 10
     assert maker.left_out == 90
-
-
-def test_messages_that_an_earlier_attempt_stored_keep_no_others_offset() -> None:
     taken = recorder()
     put(taken, [text(1), text(2)], count=1)
     assert [attributes(span)["duolog.queue.offset"] for span in spans(taken)] == [9, 10]
+    taken = recorder()
+    put(taken, [text(1, before=b"REAL_TOPIC\x01orders")])
+    assert attributes(spans(taken)[0])["duolog.real_topic"] == "orders"
 
 
 async def test_what_a_put_waits_for_is_a_span_in_its_own() -> None:
@@ -146,12 +151,6 @@ async def test_what_a_put_waits_for_is_a_span_in_its_own() -> None:
     assert stored.context is not None
     assert parent_of(replicated) == stored.context.span_id
     assert replicated.status.description == "FLUSH_SLAVE_TIMEOUT"
-
-
-def test_a_waiting_message_names_the_topic_that_it_is_for() -> None:
-    taken = recorder()
-    put(taken, [text(1, before=b"REAL_TOPIC\x01orders")])
-    assert attributes(spans(taken)[0])["duolog.real_topic"] == "orders"
 
 
 def test_a_delivery_names_group_and_offsets() -> None:
@@ -170,7 +169,9 @@ def test_a_delivery_names_group_and_offsets() -> None:
     assert groups == ["g", "g", "p"]
 
 
-def test_what_does_not_fit_the_queue_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_the_queue_is_counted_until_it_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(recording, "QUEUED_MAX", 2)
     taken = recorder()
     for _ in range(3):
@@ -182,6 +183,12 @@ def test_what_does_not_fit_the_queue_is_counted(monkeypatch: pytest.MonkeyPatch)
     put(taken, [text(1, before=b"k\x01" + b"v" * 4000)])
     assert taken.lost == 2
     assert len(taken.take()) == 1
+    monkeypatch.setattr(recording, "QUEUED_BYTES_MAX", 1000)
+    taken = recorder()
+    for _ in range(5):
+        put(taken, [text(1)])
+        assert len(taken.take()) == 1
+    assert taken.lost == 0
 
 
 async def test_a_fault_of_the_recorder_costs_spans_and_nothing_else() -> None:
@@ -195,9 +202,6 @@ async def test_a_fault_of_the_recorder_costs_spans_and_nothing_else() -> None:
     assert taken.lost == 3
     assert "AttributeError" in taken.fault
     assert taken.take() == []
-
-
-async def test_a_flush_that_fails_is_no_error_of_the_recorder() -> None:
     taken, errors = recorder(), list[object]()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: errors.append(context))
@@ -211,23 +215,6 @@ async def test_a_flush_that_fails_is_no_error_of_the_recorder() -> None:
         await outcome
 
 
-def test_what_the_exporter_took_makes_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "QUEUED_BYTES_MAX", 1000)
-    taken = recorder()
-    for _ in range(5):
-        put(taken, [text(1)])
-        assert len(taken.take()) == 1
-    assert taken.lost == 0
-
-
-def test_a_delivery_without_a_context_is_not_noted() -> None:
-    taken, at = recorder(), QueueOffset(0)
-    table = np.zeros((decode.OUT_COLUMNS, 1), np.int64)
-    result = GetResult(GetMessageStatus.FOUND, at, at, at, b"", b"TAGS\x01t", table)
-    taken.delivered("T", 1, "g", result)
-    assert taken.take() == []
-
-
 def test_a_confirmed_put_has_no_error_and_ends_after_its_beginning() -> None:
     taken = recorder()
     put(taken, [text(1, before=b"REAL_TOPIC\x01T")])
@@ -239,9 +226,3 @@ def test_a_confirmed_put_has_no_error_and_ends_after_its_beginning() -> None:
     assert flushed.status.description is None
     assert "error.type" not in attributes(flushed)
     assert "duolog.real_topic" not in attributes(of)
-
-
-def test_a_note_of_an_unknown_batch_makes_no_span() -> None:
-    none = np.zeros(1, np.int64)
-    of = Sighting("store", "T", 0, "", b"", none, none, 0, STANDING, 0, 0)
-    assert SpanMaker({}, "1", 1).spans([Confirmed("flush", of, PutMessageStatus.PUT_OK, 1)]) == []

@@ -20,9 +20,10 @@ from duolog_server.node.deferred.delayservice import DelayService
 from duolog_server.node.metrics.table import METRICS, TRACED
 from duolog_server.node.runtime.config import Config, ConfigError
 from duolog_server.node.traces import exporting
+from duolog_server.serve.server import Node
 from tests.compat.grpc.api import Api, message
-from tests.node.replicas import WAIT_SECONDS, Elected, Group, broker_of
-from tests.nodefixtures import StartNode
+from tests.node.replicas import WAIT_SECONDS, Elected, Group, broker_of, master_of
+from tests.nodefixtures import StartNode, received
 from tests.scraping import scraped
 from tests.spans import Taken, id_of, trace_of
 from tests.until import slowness, until
@@ -87,8 +88,7 @@ async def test_a_messages_way_is_one_trace(
                 pass
             assert message is not None
             await consumer.send_back(message, delay_level=1)
-            again = await consumer.get(20)
-            assert again is not None
+            await received(consumer)
     spans = await kept.until(lambda names: "deliver %RETRY%g" in names)
     sent = taken.named("send T")[1]
     mine = [span for span in spans if int.from_bytes(span.trace_id) == trace_of(sent)]
@@ -129,8 +129,7 @@ async def test_a_master_waits_for_its_slaves_in_a_span(
     taken, group = Taken(), Group(start_node, tmp_path)
     master = await group.start_master(traces=_traces(endpoint))
     await group.start_slave(traces=_traces(endpoint))
-    replicas = broker_of(master).replication.master
-    assert replicas is not None
+    replicas = master_of(master)
     await until(lambda: replicas.in_sync() == 2, "the slave is in sync")
     address = f"127.0.0.1:{master.port}"
     async with duolog.Client(address, timeout=40, tracer_provider=taken.provider) as client:
@@ -173,8 +172,7 @@ async def test_a_failover_leaves_messages_in_their_traces(
         bodies: list[bytes] = []
         async with client.consumer("g", "T") as consumer:
             while len(bodies) < 2:
-                message = await consumer.get(WAIT_SECONDS)
-                assert message is not None
+                message = await received(consumer)
                 bodies.append(message.body)
     now, later = taken.named("send T")
     assert bodies == [b"now", b"later"]
@@ -228,11 +226,9 @@ async def test_a_node_ends_although_its_collector_never_answers(
     assert time.monotonic() - began < 8 * slowness(), "the exporter tries for ten seconds"
 
 
-async def test_no_spans_are_made_without_an_endpoint(start_node: StartNode) -> None:
-    node = await start_node()
-    assert node.broker is not None
-    assert node.broker.core.traces is node.broker.log.traces is None
-    assert "spans_exported" not in node.broker.status()
+async def test_no_spans_are_made_without_an_endpoint(node: Node) -> None:
+    assert broker_of(node).core.traces is broker_of(node).log.traces is None
+    assert "spans_exported" not in broker_of(node).status()
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:4317", "ftp://x", "http://", "http://a b"])

@@ -107,11 +107,10 @@ async def test_a_stop_leaves_no_segment_that_was_being_allocated(
 
 
 async def test_progress_of_all_groups_is_recorded_at_the_same_time_and_leases_end_meanwhile(
-    node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+    node: Node, client: duolog.Client, producer: duolog.Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = broker_of(node)
-    async with client.producer() as producer:
-        await producer.send("T", b"x", queue_id=0)
+    await producer.send("T", b"x", queue_id=0)
     await until(lambda: broker.store.queue_range("T", 0) == (0, 1))
     begun: list[str] = []
     go_on = asyncio.Event()

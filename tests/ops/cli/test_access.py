@@ -127,6 +127,10 @@ def test_every_command_that_calls_nodes_has_the_options(monkeypatch: pytest.Monk
                 assert "--context" not in names, path
     assert {"topic list", "node check", "doctor", "pipeline replay"} <= set(dialling)
     assert {"topic create", "bench produce", "cluster elect", "msg send"} <= set(dialling)
+    root = Path(main.__file__).parents[2]
+    for folder in ("ops/cli", "demo/commands"):
+        for file in (root / folder).glob("*.py"):
+            assert ("Client(" in file.read_text()) == (file.name == "access.py"), file
 
 
 def test_nothing_given_is_as_before(commands: Commands, variable: Set) -> None:
@@ -164,20 +168,6 @@ def test_flag_environment_context_default(
     assert commands.access("--context", "prod").password == "changed"  # read each time
 
 
-def test_a_context_by_variable_and_by_flag_before_the_noun(
-    commands: Commands, variable: Set
-) -> None:
-    for name in ("one", "two", "three"):
-        assert commands.run("context", "add", name, "-e", f"{name}:1").code == 0
-    commands.run("context", "use", "one")
-    variable("CONTEXT", "two")
-    assert commands.access().endpoints == "two:1"
-    done = commands.run("--context", "three", "topic", "list")
-    assert done.access == ConnectionSettings("three:1", context="three")
-    done = commands.run("--context", "three", "topic", "list", "--context", "one")
-    assert done.access == ConnectionSettings("one:1", context="one")
-
-
 def test_a_password_is_for_its_own_user(commands: Commands, variable: Set, tmp_path: Path) -> None:
     file = secret(tmp_path / "one")
     commands.run("context", "add", "prod", "--user", "alice", "--password-file", file)
@@ -208,6 +198,20 @@ def test_other_nodes_do_not_see_the_password_of_a_context(
         assert commands.access("-e", "q:1", *asked).password == "s3cret"
     variable("ENDPOINTS", "q:1")
     assert commands.access().password == ""
+
+
+def test_a_context_by_variable_and_by_flag_before_the_noun(
+    commands: Commands, variable: Set
+) -> None:
+    for name in ("one", "two", "three"):
+        assert commands.run("context", "add", name, "-e", f"{name}:1").code == 0
+    commands.run("context", "use", "one")
+    variable("CONTEXT", "two")
+    assert commands.access().endpoints == "two:1"
+    done = commands.run("--context", "three", "topic", "list")
+    assert done.access == ConnectionSettings("three:1", context="three")
+    done = commands.run("--context", "three", "topic", "list", "--context", "one")
+    assert done.access == ConnectionSettings("one:1", context="one")
 
 
 def test_tls(commands: Commands, variable: Set) -> None:
@@ -275,7 +279,7 @@ def test_contexts_are_listed_shown_and_removed(commands: Commands, tmp_path: Pat
     assert "no context is in use" in commands.refusal("context", "show")
 
 
-def test_the_file_is_the_users_alone(commands: Commands) -> None:
+def test_the_file_of_contexts_is_the_users_alone_and_read_as_written(commands: Commands) -> None:
     commands.run("context", "add", "a", "--user", "u", "--store-password", stdin="s3cret\n")
     file = contexts_file()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -292,6 +296,9 @@ def test_the_file_is_the_users_alone(commands: Commands) -> None:
     commands.run("context", "add", "b")
     file.chmod(0o644)  # without a password it is no secret
     assert commands.access("--context", "b").context == "b"
+    contexts = Contexts({"a": Context("a:1", "ärger", 'pä"ß', tls="on")}, "a")
+    save_contexts(contexts)
+    assert load_contexts() == contexts
 
 
 def test_a_write_that_fails_leaves_the_file_as_it_was(
@@ -376,7 +383,7 @@ def test_a_user_without_a_home_of_its_own_has_no_contexts(
     assert "set XDG_CONFIG_HOME" in commands.run("context", "add", "a").err
 
 
-def test_an_error_of_the_way_names_the_context(commands: Commands) -> None:
+def test_errors_name_the_context_and_words_that_cannot_be_sent(commands: Commands) -> None:
     commands.run("context", "add", "prod", "-e", "p:1")
     commands.failing = duolog.Unavailable("p:1 does not answer")
     done = commands.run("topic", "list", "--context", "prod")
@@ -385,9 +392,6 @@ def test_an_error_of_the_way_names_the_context(commands: Commands) -> None:
     commands.failing = duolog.UnknownTopic("x")
     assert "prod" not in commands.run("topic", "list", "--context", "prod").err
     assert output.context_in_use.get() == ""
-
-
-def test_words_that_cannot_be_sent_are_an_error(commands: Commands) -> None:
     commands.failing = UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed")
     done = commands.run("topic", "list")
     assert (done.code, done.out) == (1, "")
@@ -399,19 +403,6 @@ def test_no_value_shows_a_password() -> None:
     for shown in (context, Contexts({"a": context}), ConnectionSettings("a:1", "alice", "s3cret")):
         assert "s3cret" not in repr(shown)
         assert "alice" in repr(shown)
-
-
-def test_contexts_outlive_a_round_trip(commands: Commands) -> None:
-    contexts = Contexts({"a": Context("a:1", "ärger", 'pä"ß', tls="on")}, "a")
-    save_contexts(contexts)
-    assert load_contexts() == contexts
-
-
-def test_all_commands_make_their_clients_in_one_place() -> None:
-    root = Path(main.__file__).parents[2]
-    for folder in ("ops/cli", "demo/commands"):
-        for file in (root / folder).glob("*.py"):
-            assert ("Client(" in file.read_text()) == (file.name == "access.py"), file
 
 
 def test_jobs_run_as_the_user(

@@ -103,9 +103,7 @@ async def test_what_fails_half_way_is_taken_back(
     assert "nothing is imported" in capsys.readouterr().err
 
 
-async def test_rights_that_others_changed_meanwhile_stay(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_rights_that_others_changed_meanwhile_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     found = cluster(fails_at=4)
     set_rights = found.set_rights
 
@@ -128,11 +126,6 @@ async def test_what_cannot_be_taken_back_is_told(capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().err
     assert "cannot be taken back: user a, user b, rights of old (no master" in said
     assert "repeat the import" in said
-
-
-async def test_secrets_of_users_that_exist_come_last_and_are_told(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
     found = cluster(fails_at=5)
     with pytest.raises(Unavailable):
         await import_all(found, FILE, "file")

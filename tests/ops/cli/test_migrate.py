@@ -21,9 +21,9 @@ from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.node.runtime.clocks import wall_ms
 from duolog_server.ops.cli import migrateafter  # noqa: F401 - it adds commands
 from duolog_server.ops.cli.migrate import app
+from duolog_server.serve.server import Node
 from duolog_server.store.osdisk import OsDisk
 from tests.compat.migration.master import HandMaster, serving
-from tests.nodefixtures import StartNode
 
 MADE = Following("10.0.0.1:10911", "10.0.0.1:10912", "broker-a")
 
@@ -98,6 +98,12 @@ def test_a_directory_that_was_promoted_is_well(directory: Path) -> None:
     ], "what came after the cut is duolog's own"
 
 
+def test_a_log_that_is_lost_is_said(directory: Path) -> None:
+    done = _run("status", "--data", str(directory), "--checksums")
+    assert done.exit_code == 1
+    assert "segments cannot be read" in done.output
+
+
 def test_checksums_are_of_segments_that_were_copied_whole(directory: Path) -> None:
     words = ("status", "--data", str(directory), "--checksums", "--json")
     log = directory / "commitlog"
@@ -141,10 +147,7 @@ async def nine_each(client: duolog.Client, *queues: int) -> None:
             await producer.send_batch("T", [b"x"] * 9, queue_id=queue)
 
 
-async def test_late_offsets_are_carried_over_and_none_goes_back(
-    tmp_path: Path, start_node: StartNode
-) -> None:
-    node = await start_node()
+async def test_late_offsets_are_carried_over_and_none_goes_back(tmp_path: Path, node: Node) -> None:
     endpoint = f"127.0.0.1:{node.port}"
     late = tmp_path / "consumerOffset.json"
     async with duolog.Client(endpoint, timeout=10) as client:
@@ -198,12 +201,6 @@ def test_a_status_of_the_future_is_that_of_no_process(directory: Path) -> None:
     assert (done.exit_code, json.loads(done.stdout)["process"]) == (2, "not running")
 
 
-def test_a_log_that_is_lost_is_said(directory: Path) -> None:
-    done = _run("status", "--data", str(directory), "--checksums")
-    assert done.exit_code == 1
-    assert "segments cannot be read" in done.output
-
-
 @pytest.mark.parametrize(
     ("settings", "grown", "status", "what"),
     [
@@ -214,9 +211,8 @@ def test_a_log_that_is_lost_is_said(directory: Path) -> None:
     ],
 )
 async def test_the_way_back_is_said_where_the_old_broker_has_everything(
-    start_node: StartNode, settings: dict[str, str], grown: int, status: int, what: str
+    node: Node, settings: dict[str, str], grown: int, status: int, what: str
 ) -> None:
-    node = await start_node()
     endpoint = f"127.0.0.1:{node.port}"
     async with duolog.Client(endpoint, timeout=10) as client:
         await client.admin.create_topic("T", 2)
@@ -230,10 +226,7 @@ async def test_the_way_back_is_said_where_the_old_broker_has_everything(
     assert what in done.output
 
 
-async def test_offsets_of_another_log_are_left_out_and_told(
-    tmp_path: Path, start_node: StartNode
-) -> None:
-    node = await start_node()
+async def test_offsets_of_another_log_are_left_out_and_told(tmp_path: Path, node: Node) -> None:
     endpoint = f"127.0.0.1:{node.port}"
     late = tmp_path / "consumerOffset.json"
     late.write_text('{"offsetTable":{"T@g":{0:3,1:700}}}')
@@ -249,9 +242,8 @@ async def test_offsets_of_another_log_are_left_out_and_told(
 
 
 async def test_a_group_that_is_refused_does_not_keep_the_others(
-    tmp_path: Path, start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = await start_node()
     endpoint = f"127.0.0.1:{node.port}"
     late = tmp_path / "consumerOffset.json"
     late.write_text('{"offsetTable":{"T@a":{0:3},"T@b":{0:4}}}')

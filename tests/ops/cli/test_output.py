@@ -40,26 +40,20 @@ def test_rows_and_facts_show_control_characters_and_obey_none(
     assert not {"\x07", "\x9b"} & set(out)
 
 
-def test_errors_and_findings_obey_no_control_characters(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_errors_and_findings_obey_no_controls(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit):
         fail(HOSTILE, HOSTILE)
     show_findings([Finding("warning", "cause", HOSTILE, HOSTILE, HOSTILE)])
     found = capsys.readouterr()
     assert found.err.count(KEPT) == 2
     assert found.out.count(SHOWN) == 3
-
-
-def test_of_a_very_long_word_an_error_shows_the_beginning(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
     with pytest.raises(typer.Exit):
         fail(f"there is no user '{'x' * 3000}', nor {'y' * WORD_MAX}")
     shown = capsys.readouterr().err
     assert "there is no user 'xxx" in shown
     assert f"x… (3,003 characters) nor {'y' * WORD_MAX}\n" in shown
     assert len(shown) < WORD_MAX + 200
+    assert plain("a\n\x1bb\t", kept="\n\t") == "a\n\\x1bb\t"
 
 
 @pytest.mark.parametrize("template", [None, "{body} {tags} {properties[a]}"])
@@ -80,10 +74,6 @@ def test_a_message_is_escaped_on_a_terminal_alone(
     out = capsys.readouterr().out
     assert out.count(KEPT if terminal else HOSTILE) >= (1 if template is None else 3)
     assert ("\x1b" in out) is not terminal
-
-
-def test_what_is_kept_is_not_escaped() -> None:
-    assert plain("a\n\x1bb\t", kept="\n\t") == "a\n\\x1bb\t"
 
 
 @pytest.mark.parametrize("time_ms", [-(1 << 62), 10**15, (1 << 63) - 1, 10**40])

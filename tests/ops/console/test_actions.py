@@ -6,16 +6,15 @@ from pathlib import Path
 
 import duolog
 import httpx
-import pytest
 from duolog import GroupQueue
 from hypothesis import given
 from hypothesis import strategies as st
 
 from duolog_server.ops.console.pages.groups import Move
-from tests.keyfiles import access_files
+from duolog_server.serve.server import Node
 from tests.node.replicas import WAIT_SECONDS, Elected
 from tests.nodefixtures import StartNode
-from tests.ops.console.test_app import ORIGIN, as_boss, browser, make_users, read, sentence
+from tests.ops.console.test_app import ORIGIN, as_boss, browser, read, sentence
 
 MASTERSHIP = re.compile(r'<td class="n">(\d+)</td><th scope="row">(\w+)</th>')
 
@@ -38,8 +37,7 @@ async def act(client: httpx.AsyncClient, path: str, query: str = "", **fields: s
     return told[1]
 
 
-async def test_a_topic_is_created_altered_and_deleted(start_node: StartNode) -> None:
-    node = await start_node()
+async def test_a_topic_is_created_altered_and_deleted(node: Node) -> None:
     async with browser(f"127.0.0.1:{node.port}") as at:
         told = await act(at, "/create/topic", topic="orders", queues="3", type="FIFO")
         assert told == "Topic orders was created with 3 queues."
@@ -57,84 +55,76 @@ async def test_a_topic_is_created_altered_and_deleted(start_node: StartNode) -> 
         await read(at, "/topics/orders", 404)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"topic": "T", "queues": "0", "type": ""},
-        {"topic": "T", "queues": "many", "type": ""},
-        {"topic": "T", "queues": "\u0663", "type": ""},
-        {"topic": "T", "queues": "9" * 30, "type": ""},
-        {"topic": "T", "queues": "1", "type": "LITE"},
-        {"topic": "", "queues": "1", "type": ""},
-        {"topic": "a/b", "queues": "1", "type": ""},
-        {},
-    ],
-)
-async def test_a_form_that_is_filled_in_badly_changes_nothing(
-    start_node: StartNode, fields: dict[str, str]
-) -> None:
-    node = await start_node()
-    async with browser(f"127.0.0.1:{node.port}") as at:
-        form = await form_of(at, "/create/topic")
-        answer = await at.post("/create/topic", data={**form, **fields}, headers=ORIGIN)
-        assert answer.status_code == 400
-        assert sentence(await read(at, "/topics")) == "No topics."
+WRONG: list[dict[str, str]] = [
+    {"topic": "T", "queues": "0", "type": ""},
+    {"topic": "T", "queues": "many", "type": ""},
+    {"topic": "T", "queues": "\u0663", "type": ""},
+    {"topic": "T", "queues": "9" * 30, "type": ""},
+    {"topic": "T", "queues": "1", "type": "LITE"},
+    {"topic": "", "queues": "1", "type": ""},
+    {"topic": "a/b", "queues": "1", "type": ""},
+    {},
+]
+
+
+async def test_a_form_that_is_filled_in_badly_changes_nothing(node: Node) -> None:
+    for fields in WRONG:
+        async with browser(f"127.0.0.1:{node.port}") as at:
+            form = await form_of(at, "/create/topic")
+            answer = await at.post("/create/topic", data={**form, **fields}, headers=ORIGIN)
+            assert answer.status_code == 400
+            assert sentence(await read(at, "/topics")) == "No topics."
 
 
 async def test_a_reset_says_what_it_skips_and_repeats_and_is_taken_back(
-    start_node: StartNode,
+    single: duolog.Client, producer: duolog.Producer, at: httpx.AsyncClient
 ) -> None:
-    node = await start_node()
-    endpoint = f"127.0.0.1:{node.port}"
-    async with duolog.Client(endpoint, timeout=10) as client, client.producer() as producer:
-        await client.admin.create_topic("T", 1)
-        for number in range(5):
-            await producer.send("T", b"%d" % number)
-        async with client.consumer("g", "T") as consumer:
-            for _ in range(3):
-                assert await consumer.get(10.0) is not None
-            await consumer.commit()
+    for number in range(5):
+        await producer.send("T", b"%d" % number)
+    async with single.consumer("g", "T") as consumer:
+        for _ in range(3):
+            assert await consumer.get(10.0) is not None
+        await consumer.commit()
 
-        async def committed() -> int | None:
-            (queue,) = (await client.admin.group("g")).queues
-            return queue.committed
+    async def committed() -> int | None:
+        (queue,) = (await single.admin.group("g")).queues
+        return queue.committed
 
-        async with browser(endpoint) as at:
-            first = await read(at, "/groups/g/reset")
-            assert 'method="post"' not in first.partition("<main")[2], "the preview comes first"
-            for query, expected in (
-                ("?to=earliest", "Skips 0 messages, repeats 3 messages."),
-                ("?to=latest", "Skips 2 messages, repeats 0 messages."),
-                ("?to=offset&value=4", "Skips 1 message, repeats 0 messages."),
-                ("?to=offset&value=99", "Skips 2 messages, repeats 0 messages."),
-                ("?to=time&value=1h", "Skips 0 messages, repeats 3 messages."),
-            ):
-                assert sentence(await read(at, f"/groups/g/reset{query}&topic=T")) == expected
-            assert await committed() == 3
-            form = await form_of(at, "/groups/g/reset?to=latest&topic=T")
-            wrong = {**form, "confirm": "T"}
-            answer = await at.post("/groups/g/reset", data=wrong, headers=ORIGIN)
-            assert answer.status_code == 400
-            assert await committed() == 3
-            right = {**form, "confirm": "g"}
-            answer = await at.post("/groups/g/reset", data=right, headers=ORIGIN)
-            assert answer.status_code == 303
-            assert await committed() == 5
-            undo = await form_of(at, "/groups/g")
-            assert undo["next"] == "/groups/g"
-            answer = await at.post("/undo", data=undo, headers=ORIGIN)
-            assert (answer.status_code, answer.headers["location"]) == (303, "/groups/g")
-            assert await committed() == 3
-            await client.admin.commit("g", {("T", "broker-a", 0): 4})
-            answer = await at.post("/undo", data=undo, headers=ORIGIN)
-            assert (answer.status_code, answer.headers["location"]) == (303, "/groups/g")
-            page = await read(at, "/groups/g")
-            assert "This form was sent before" in page
-            assert "<button>Undo</button>" not in page
-            assert await committed() == 4, "once"
-            for query in ("?to=nowhere", "?to=offset&value=-1", "?to=time&value=soon"):
-                await read(at, f"/groups/g/reset{query}&topic=T", 400)
-            assert await act(at, "/groups/g/delete", confirm="g") == "Group g was deleted."
+    first = await read(at, "/groups/g/reset")
+    assert 'method="post"' not in first.partition("<main")[2], "the preview comes first"
+    for query, expected in (
+        ("?to=earliest", "Skips 0 messages, repeats 3 messages."),
+        ("?to=latest", "Skips 2 messages, repeats 0 messages."),
+        ("?to=offset&value=4", "Skips 1 message, repeats 0 messages."),
+        ("?to=offset&value=99", "Skips 2 messages, repeats 0 messages."),
+        ("?to=time&value=1h", "Skips 0 messages, repeats 3 messages."),
+    ):
+        assert sentence(await read(at, f"/groups/g/reset{query}&topic=T")) == expected
+    assert await committed() == 3
+    form = await form_of(at, "/groups/g/reset?to=latest&topic=T")
+    wrong = {**form, "confirm": "T"}
+    answer = await at.post("/groups/g/reset", data=wrong, headers=ORIGIN)
+    assert answer.status_code == 400
+    assert await committed() == 3
+    right = {**form, "confirm": "g"}
+    answer = await at.post("/groups/g/reset", data=right, headers=ORIGIN)
+    assert answer.status_code == 303
+    assert await committed() == 5
+    undo = await form_of(at, "/groups/g")
+    assert undo["next"] == "/groups/g"
+    answer = await at.post("/undo", data=undo, headers=ORIGIN)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/groups/g")
+    assert await committed() == 3
+    await single.admin.commit("g", {("T", "broker-a", 0): 4})
+    answer = await at.post("/undo", data=undo, headers=ORIGIN)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/groups/g")
+    page = await read(at, "/groups/g")
+    assert "This form was sent before" in page
+    assert "<button>Undo</button>" not in page
+    assert await committed() == 4, "once"
+    for query in ("?to=nowhere", "?to=offset&value=-1", "?to=time&value=soon"):
+        await read(at, f"/groups/g/reset{query}&topic=T", 400)
+    assert await act(at, "/groups/g/delete", confirm="g") == "Group g was deleted."
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.one_of(st.none(), st.integers(0, 60)), st.data())
@@ -151,14 +141,9 @@ def test_what_a_reset_skips_and_repeats(
     assert move.repeats == len(gets_after - gets_before)
 
 
-async def test_a_form_of_another_session_changes_nothing(
-    start_node: StartNode, tmp_path: Path
-) -> None:
-    node = await start_node(access=access_files(tmp_path, "pw"))
-    endpoint = f"127.0.0.1:{node.port}"
-    await make_users(endpoint)
+async def test_a_form_of_another_session_changes_nothing(guarded: str) -> None:
     boss = {"user": "boss", "password": "secret-of-boss"}
-    async with browser(endpoint, loopback=False) as at, as_boss(endpoint) as client:
+    async with browser(guarded, loopback=False) as at, as_boss(guarded) as client:
         await at.post("/login", data=boss, headers=ORIGIN)
         other = await form_of(at, "/create/topic")
         at.cookies.clear()
@@ -173,11 +158,8 @@ async def test_a_form_of_another_session_changes_nothing(
         assert await client.admin.topics() == []
 
 
-async def test_a_user_changes_only_what_it_may(start_node: StartNode, tmp_path: Path) -> None:
-    node = await start_node(access=access_files(tmp_path, "pw"))
-    endpoint = f"127.0.0.1:{node.port}"
-    await make_users(endpoint)
-    async with browser(endpoint, loopback=False) as at, as_boss(endpoint) as client:
+async def test_a_user_changes_only_what_it_may(guarded: str) -> None:
+    async with browser(guarded, loopback=False) as at, as_boss(guarded) as client:
         await client.admin.create_topic("T", 1)
         alice = {"user": "alice", "password": "secret-of-alice"}
         await at.post("/login", data=alice, headers=ORIGIN)

@@ -23,6 +23,7 @@ from duolog_server.ops.console.view import render
 from duolog_server.ops.console.view.formatting import THIN
 from duolog_server.ops.console.view.rates import Rates
 from duolog_server.ops.console.view.visits import FORM_BYTES, Shown, Visit
+from duolog_server.serve.server import Node
 from tests.keyfiles import access_files
 from tests.node.replicas import WAIT_SECONDS
 from tests.nodefixtures import StartNode
@@ -78,82 +79,70 @@ def sentence(page: str) -> str:
     return found[1]
 
 
-async def test_a_node_without_users_on_loopback(start_node: StartNode) -> None:
-    node = await start_node()
-    endpoint = f"127.0.0.1:{node.port}"
-    async with duolog.Client(endpoint, timeout=10) as client, client.producer() as producer:
-        await client.admin.create_topic("orders", 2)
-        for number in range(3):
-            await producer.send("orders", b'{"n": %d}' % number, keys=["k"], queue_id=1)
-        async with client.consumer("billing", "orders") as consumer:
-            assert await consumer.get(10.0) is not None
-            await consumer.commit()
-        async with browser(endpoint) as at:
-            assert "127.0.0.1" in await read(at, "/")
-            assert ">orders</a>" in await read(at, "/topics?q=ORD")
-            assert ">orders</a>" not in await read(at, "/topics?q=other")
-            page = await read(at, "/topics/orders")
-            assert sentence(page) == "3 messages are kept in 2 queues."
-            assert f"Messages are kept for 3{THIN}d, or less where the disk fills." in page
-            assert re.search(rf"<p>In the log: \d{{3}}{THIN}B\s*.</p>", page)
-            assert f">3{THIN}d<" in await read(at, "/topics")
-            assert ">billing</a>" in await read(at, "/groups")
-            assert "2 messages behind on 1 of 2 queues" in sentence(
-                await read(at, "/groups/billing")
-            )
-            found = await read(at, "/messages?topic=orders&by=key&value=k")
-            assert sentence(found) == "3 messages found."
-            assert "duolog msg find orders --key k" in found
-            assert (
-                sentence(await read(at, "/messages?topic=orders&by=time&value=1h"))
-                == "3 messages found."
-            )
-            copied = quote(f"1/{THIN}1")  # as in a page's 1/12 345
-            assert (
-                sentence(await read(at, f"/messages?topic=orders&by=offset&value={copied}"))
-                == "2 messages found."
-            )
-            page = await read(at, "/topics/orders/1/0")
-            assert sentence(page) == "Consumed by its group."
-            assert "&#34;n&#34;: 0" in page
-            assert ">stored<" in page
-            assert (
-                sentence(await read(at, "/topics/orders/1/2"))
-                == "Its group has not consumed it yet."
-            )
-            await read(at, "/doctor")
-
-
-@pytest.mark.parametrize(
-    ("path", "status", "title"),
-    [
-        ("/topics/none", 404, "Unknown topic"),
-        ("/groups/none", 404, "Unknown group"),
-        ("/topics/orders/0/7", 404, "No such message"),
-        ("/topics/orders/x/7", 400, "Bad request"),
-        (f"/topics/orders/{1 << 31}/7", 400, "Bad request"),
-        (f"/topics/orders/0/{1 << 63}", 400, "Bad request"),
-        ("/messages?topic=orders&by=nothing", 400, "Bad request"),
-        ("/messages?by=key&value=k", 400, "Bad request"),
-        ("/messages?topic=orders&by=time&value=yesterday", 400, "Bad request"),
-        ("/messages?topic=orders&by=offset&value=1", 400, "Bad request"),
-        ("/messages?by=id&value=zz", 400, "Bad request"),
-        ("/nowhere", 404, "Not found"),
-    ],
-)
-async def test_what_does_not_exist_is_said(
-    start_node: StartNode, path: str, status: int, title: str
+async def test_a_node_without_users_on_loopback(
+    bare_client: duolog.Client, producer: duolog.Producer, at: httpx.AsyncClient
 ) -> None:
-    node = await start_node()
+    await bare_client.admin.create_topic("orders", 2)
+    for number in range(3):
+        await producer.send("orders", b'{"n": %d}' % number, keys=["k"], queue_id=1)
+    async with bare_client.consumer("billing", "orders") as consumer:
+        assert await consumer.get(10.0) is not None
+        await consumer.commit()
+    assert "127.0.0.1" in await read(at, "/")
+    assert ">orders</a>" in await read(at, "/topics?q=ORD")
+    assert ">orders</a>" not in await read(at, "/topics?q=other")
+    page = await read(at, "/topics/orders")
+    assert sentence(page) == "3 messages are kept in 2 queues."
+    assert f"Messages are kept for 3{THIN}d, or less where the disk fills." in page
+    assert re.search(rf"<p>In the log: \d{{3}}{THIN}B\s*.</p>", page)
+    assert f">3{THIN}d<" in await read(at, "/topics")
+    assert ">billing</a>" in await read(at, "/groups")
+    assert "2 messages behind on 1 of 2 queues" in sentence(await read(at, "/groups/billing"))
+    found = await read(at, "/messages?topic=orders&by=key&value=k")
+    assert sentence(found) == "3 messages found."
+    assert "duolog msg find orders --key k" in found
+    assert (
+        sentence(await read(at, "/messages?topic=orders&by=time&value=1h")) == "3 messages found."
+    )
+    copied = quote(f"1/{THIN}1")  # as in a page's 1/12 345
+    assert (
+        sentence(await read(at, f"/messages?topic=orders&by=offset&value={copied}"))
+        == "2 messages found."
+    )
+    page = await read(at, "/topics/orders/1/0")
+    assert sentence(page) == "Consumed by its group."
+    assert "&#34;n&#34;: 0" in page
+    assert ">stored<" in page
+    assert sentence(await read(at, "/topics/orders/1/2")) == "Its group has not consumed it yet."
+    await read(at, "/doctor")
+
+
+MISSING: list[tuple[str, int, str]] = [
+    ("/topics/none", 404, "Unknown topic"),
+    ("/groups/none", 404, "Unknown group"),
+    ("/topics/orders/0/7", 404, "No such message"),
+    ("/topics/orders/x/7", 400, "Bad request"),
+    (f"/topics/orders/{1 << 31}/7", 400, "Bad request"),
+    (f"/topics/orders/0/{1 << 63}", 400, "Bad request"),
+    ("/messages?topic=orders&by=nothing", 400, "Bad request"),
+    ("/messages?by=key&value=k", 400, "Bad request"),
+    ("/messages?topic=orders&by=time&value=yesterday", 400, "Bad request"),
+    ("/messages?topic=orders&by=offset&value=1", 400, "Bad request"),
+    ("/messages?by=id&value=zz", 400, "Bad request"),
+    ("/nowhere", 404, "Not found"),
+]
+
+
+async def test_what_does_not_exist_is_said(node: Node) -> None:
     endpoint = f"127.0.0.1:{node.port}"
     async with duolog.Client(endpoint, timeout=10) as client:
         await client.admin.create_topic("orders", 1)
     async with browser(endpoint) as at:
-        assert f"<h1>{title}</h1>" in await read(at, path, status)
+        for path, status, title in MISSING:
+            assert f"<h1>{title}</h1>" in await read(at, path, status)
 
 
-async def test_hostile_messages_are_text(start_node: StartNode) -> None:
-    node = await start_node()
+async def test_hostile_messages_are_text(node: Node) -> None:
     endpoint = f"127.0.0.1:{node.port}"
     async with duolog.Client(endpoint, timeout=10) as client, client.producer() as producer:
         await client.admin.create_topic("T", 1)
@@ -196,13 +185,10 @@ async def test_a_console_shows_that_no_node_answers_and_goes_on(
                 await asyncio.sleep(0.05)
 
 
-async def test_users_log_in_and_see_what_they_may(start_node: StartNode, tmp_path: Path) -> None:
-    node = await start_node(access=access_files(tmp_path, "pw"))
-    endpoint = f"127.0.0.1:{node.port}"
-    await make_users(endpoint)
-    async with as_boss(endpoint) as client:
+async def test_users_log_in_and_see_what_they_may(guarded: str) -> None:
+    async with as_boss(guarded) as client:
         await client.admin.create_topic("orders", 1)
-    async with browser(endpoint) as at:
+    async with browser(guarded) as at:
         answer = await at.get("/topics?q=a")
         assert answer.status_code == 303
         assert answer.headers["location"] == "/login?next=%2Ftopics%3Fq%3Da"
@@ -238,11 +224,8 @@ async def test_users_log_in_and_see_what_they_may(start_node: StartNode, tmp_pat
         await read(at, "/topics/orders", 403)
 
 
-async def test_a_session_ends_with_its_user(start_node: StartNode, tmp_path: Path) -> None:
-    node = await start_node(access=access_files(tmp_path, "pw"))
-    endpoint = f"127.0.0.1:{node.port}"
-    await make_users(endpoint)
-    async with as_boss(endpoint) as client, browser(endpoint, loopback=False) as at:
+async def test_a_session_ends_with_its_user(guarded: str) -> None:
+    async with as_boss(guarded) as client, browser(guarded, loopback=False) as at:
         alice = {"user": "alice", "password": "secret-of-alice"}
         assert (await at.post("/login", data=alice, headers=ORIGIN)).status_code == 303
         await read(at, "/topics")
@@ -250,7 +233,7 @@ async def test_a_session_ends_with_its_user(start_node: StartNode, tmp_path: Pat
         assert (await at.get("/topics")).status_code == 303
 
 
-async def test_a_login_takes_no_cookie_that_somebody_chose_and_ends_the_session_before(
+async def test_a_login_takes_no_chosen_cookie_and_may_wait(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     node = await start_node(access=access_files(tmp_path, "pw"))
@@ -267,11 +250,6 @@ async def test_a_login_takes_no_cookie_that_somebody_chose_and_ends_the_session_
             at.cookies.clear()
             at.cookies.set(COOKIE, over)
             assert (await at.get("/topics")).status_code == 303
-
-
-async def test_failed_logins_have_to_wait(start_node: StartNode, tmp_path: Path) -> None:
-    node = await start_node(access=access_files(tmp_path, "pw"))
-    async with browser(f"127.0.0.1:{node.port}", loopback=False) as at:
         wrong, right = ({"user": "root", "password": word} for word in ("wrong", "pw"))
         codes = [
             (await at.post("/login", data=wrong, headers=ORIGIN)).status_code
@@ -313,14 +291,17 @@ async def test_behind_a_proxy_the_cookie_is_secure_and_everybody_logs_in(
     await console.close()
 
 
-async def test_where_the_nodes_have_no_users_only_loopback_is_served(start_node: StartNode) -> None:
-    node = await start_node()
+async def test_only_loopback_is_served_without_users_and_no_long_form(node: Node) -> None:
     async with browser(f"127.0.0.1:{node.port}", loopback=False) as at:
         assert (await at.get("/")).status_code == 303
         answer = await at.post("/login", data={"user": "a", "password": "b"}, headers=ORIGIN)
         assert answer.status_code == 400
         assert "The nodes have no users" in sentence(answer.text)
         assert not at.cookies
+    async with browser(f"127.0.0.1:{node.port}") as at:
+        fields = {"user": "a", "password": "b" * FORM_BYTES}
+        answer = await at.post("/login", data=fields, headers=ORIGIN)
+        assert sentence(answer.text) == "Enter a user and a password."
 
 
 @pytest.mark.parametrize(
@@ -334,14 +315,6 @@ async def test_a_login_goes_on_within_the_console(
         fields = {"user": "root", "password": "pw", "next": wanted}
         answer = await at.post("/login", data=fields, headers=ORIGIN)
         assert (answer.status_code, answer.headers["location"]) == (303, "/")
-
-
-async def test_a_form_that_is_too_long_is_none(start_node: StartNode) -> None:
-    node = await start_node()
-    async with browser(f"127.0.0.1:{node.port}") as at:
-        fields = {"user": "a", "password": "b" * FORM_BYTES}
-        answer = await at.post("/login", data=fields, headers=ORIGIN)
-        assert sentence(answer.text) == "Enter a user and a password."
 
 
 async def test_live_pages_tell_what_changed(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import duolog
+import httpx
 import pytest
 
 from duolog_server.ops.console.pages import tail as module
@@ -63,32 +64,29 @@ async def without_queues(topics: Any, *words: Any, **more: Any) -> list[duolog.T
     return [replace(part, stats=()) for part in await topics(*words, **more)]
 
 
-async def test_dead_letters_are_shown_and_sent_again(start_node: StartNode) -> None:
-    node = await start_node()
-    endpoint = f"127.0.0.1:{node.port}"
-    async with duolog.Client(endpoint, timeout=10) as client, client.producer() as producer:
-        await client.admin.create_topic("T", 1)
-        await client.admin.put_group("g", retry_times=0)
-        async with browser(endpoint) as at:
-            await read(at, "/groups/g/dead", 404)
-            await producer.send("T", b"poison")
-            async with client.consumer("g", "T") as consumer:
-                message = await consumer.get(10.0)
-                assert message is not None
-                await consumer.send_back(message)
-                await consumer.commit()
-            assert "1 dead letter</a>" in await read(at, "/groups/g")
-            page = await read(at, "/groups/g/dead")
-            assert sentence(page) == "1 dead letter."
-            assert ">poison</td>" in page
-            link = re.search(r'<a href="(/topics/[^"]+/0/0\?[^"]+)">', page)
-            assert link is not None
-            assert ">poison</pre>" in await read(at, link[1])
-            told = await act(at, "/groups/g/redeliver", confirm="g", count="10")
-            assert told == "1 dead letter sent again."
-            assert sentence(await read(at, "/topics/T")) == "2 messages are kept in 1 queue."
-            told = await act(at, "/groups/g/redeliver", confirm="g", count="10")
-            assert told == "0 dead letters sent again.", "each once"
+async def test_dead_letters_are_shown_and_sent_again(
+    single: duolog.Client, producer: duolog.Producer, at: httpx.AsyncClient
+) -> None:
+    await single.admin.put_group("g", retry_times=0)
+    await read(at, "/groups/g/dead", 404)
+    await producer.send("T", b"poison")
+    async with single.consumer("g", "T") as consumer:
+        message = await consumer.get(10.0)
+        assert message is not None
+        await consumer.send_back(message)
+        await consumer.commit()
+    assert "1 dead letter</a>" in await read(at, "/groups/g")
+    page = await read(at, "/groups/g/dead")
+    assert sentence(page) == "1 dead letter."
+    assert ">poison</td>" in page
+    link = re.search(r'<a href="(/topics/[^"]+/0/0\?[^"]+)">', page)
+    assert link is not None
+    assert ">poison</pre>" in await read(at, link[1])
+    told = await act(at, "/groups/g/redeliver", confirm="g", count="10")
+    assert told == "1 dead letter sent again."
+    assert sentence(await read(at, "/topics/T")) == "2 messages are kept in 1 queue."
+    told = await act(at, "/groups/g/redeliver", confirm="g", count="10")
+    assert told == "0 dead letters sent again.", "each once"
 
 
 async def test_super_users_see_who_may_what_and_what_was_done(

@@ -1,6 +1,7 @@
 """Whatever an address or a form says, no page fails, and none has markup or headers of it."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from itertools import product
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,7 +13,7 @@ import structlog
 from duolog_server.ops.console.app import ACTIONS, DOWNLOADS, PAGES
 from duolog_server.ops.console.pages.finding import WAYS
 from duolog_server.ops.console.view import addresses as at
-from tests.nodefixtures import StartNode
+from duolog_server.serve.server import Node
 from tests.ops.console.pages.deferred.test_dead import make_letters
 from tests.ops.console.test_actions import form_of
 from tests.ops.console.test_app import HOSTILE, ORIGIN, browser
@@ -74,58 +75,44 @@ def check(answer: httpx.Response, path: str) -> None:
         assert not answer.headers["location"].startswith("//")
 
 
-async def made(client: duolog.Client) -> None:
-    """Something on each page."""
-    await make_letters(client, [b"1", b"2"])
-
-
-@pytest.mark.parametrize("pattern", [*PAGES, *DOWNLOADS, *ACTIONS])
-async def test_no_page_fails(start_node: StartNode, pattern: str) -> None:
-    node = await start_node()
-    endpoint = f"127.0.0.1:{node.port}"
-    asked = [at.address(pattern)] if pattern in SLOW else list(paths(pattern))
-    if pattern == at.MESSAGES:
-        words = [{"topic": "T", "by": way, "value": value} for way in WAYS for value in VALUES]
-        asked += [f"{at.MESSAGES}?{urlencode(one)}" for one in words]
+@pytest.fixture
+async def tab(bare_client: duolog.Client, node: Node) -> AsyncIterator[httpx.AsyncClient]:
+    """A browser at a node that has something on each page; nothing of it is logged as an error."""
+    await make_letters(bare_client, [b"1", b"2"])
     with structlog.testing.capture_logs() as lines:
-        async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as tab:
-            await made(client)
-            for path in asked:
-                check(await tab.get(path), path)
+        async with browser(f"127.0.0.1:{node.port}") as tab:
+            yield tab
     assert [line for line in lines if line["log_level"] == "error"] == []
 
 
-@pytest.mark.parametrize("pattern", [*ACTIONS, at.UNDO, at.LOGIN, at.LOGOUT])
-async def test_no_form_fails(start_node: StartNode, pattern: str) -> None:
-    node = await start_node()
-    endpoint = f"127.0.0.1:{node.port}"
-    path = at.address(pattern, **NAMES)
-    with structlog.testing.capture_logs() as lines:
-        async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as tab:
-            await made(client)
-            for value in VALUES:
-                form: dict[str, Any] = await form_of(tab, at.TOPIC_CREATE)
-                fields = dict.fromkeys(FORM, value)
-                check(await tab.post(path, data={**form, **fields}, headers=ORIGIN), path)
-            (topic,) = await client.admin.topics(["T"])
-            assert topic.queues == 1
-    assert [line for line in lines if line["log_level"] == "error"] == []
+async def test_no_page_fails(tab: httpx.AsyncClient) -> None:
+    words = [{"topic": "T", "by": way, "value": value} for way in WAYS for value in VALUES]
+    asked = [f"{at.MESSAGES}?{urlencode(one)}" for one in words]
+    for pattern in (*PAGES, *DOWNLOADS, *ACTIONS):
+        asked += [at.address(pattern)] if pattern in SLOW else paths(pattern)
+    for path in asked:
+        check(await tab.get(path), path)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+async def test_no_form_fails(tab: httpx.AsyncClient, bare_client: duolog.Client) -> None:
+    for pattern, value in product((*ACTIONS, at.UNDO, at.LOGIN, at.LOGOUT), VALUES):
+        path = at.address(pattern, **NAMES)
+        form: dict[str, Any] = await form_of(tab, at.TOPIC_CREATE)
+        fields = dict.fromkeys(FORM, value)
+        check(await tab.post(path, data={**form, **fields}, headers=ORIGIN), path)
+    (topic,) = await bare_client.admin.topics(["T"])
+    assert topic.queues == 1
+
+
+async def test_a_body_that_is_no_form_is_refused(tab: httpx.AsyncClient) -> None:
+    for body in (
         b"form=%ff%fe&once",
         b"\xff\xfe",
         b"&" * 5000,
         b"form=x&" * 33,
         b"a=%ed%a0%80&form=%00",
         b'{"form": 1}',
-    ],
-)
-async def test_a_body_that_is_no_form_is_refused(start_node: StartNode, body: bytes) -> None:
-    node = await start_node()
-    async with browser(f"127.0.0.1:{node.port}") as tab:
+    ):
         kind = {"content-type": "multipart/form-data; boundary=x"}
         for headers in (ORIGIN, {**ORIGIN, **kind}):
             answer = await tab.post(at.TOPIC_CREATE, content=body, headers=headers)

@@ -44,15 +44,12 @@ def test_a_queue_that_is_stuck_is_told_with_its_member(member: str, told: str) -
     assert stuck(queue_rows(last, "g", [other, queue(3, 9, member)])) == told
 
 
-def test_a_queue_that_moves_or_has_nothing_to_consume_is_not_stuck() -> None:
+def test_a_queue_that_moves_is_idle_or_just_began_is_not_stuck() -> None:
     for number, visit in enumerate(looks(*range(100))):
         rows = queue_rows(visit, "g", [queue(number, 200), queue(7, 7, number=1)])
         assert [row.still_ms for row in rows] == [0, 0]
     (late,) = looks(0.0)
     assert stuck(queue_rows(late, "g", [])) == ""
-
-
-def test_a_message_after_a_pause_does_not_make_a_queue_stuck_at_once() -> None:
     *before, now = looks(*range(100))
     for visit in before:
         queue_rows(visit, "g", [queue(7, 7)])
@@ -60,7 +57,7 @@ def test_a_message_after_a_pause_does_not_make_a_queue_stuck_at_once() -> None:
     assert row.still_ms == 0
 
 
-def test_the_flows_of_a_group() -> None:
+def test_the_flows_of_a_group_are_kept_as_long_as_they_are_looked_at() -> None:
     first, second = looks(0.0, 10.0)
     lag_flows(first, GroupDescription("g", 1, (queue(0, 100), queue(None, 0, number=1))))
     flows = lag_flows(second, GroupDescription("g", 1, (queue(50, 300), queue(None, 0, number=1))))
@@ -68,9 +65,6 @@ def test_the_flows_of_a_group() -> None:
     assert now == {"behind": 250, "oldest": 250_000, "stored": 20.0, "read": 5.0}
     assert all(flow.line for flow in flows.values())
     assert lag_flows(first, GroupDescription("empty", 0, ()))["oldest"].now == 0
-
-
-def test_lines_of_many_queues_are_kept_as_long_as_they_are_looked_at() -> None:
     queues = [queue(0, 10 + number, number=number) for number in range(500)]
     for visit in looks(*range(0, 5 * POINTS, 5)):
         rows = queue_rows(visit, "g", queues)

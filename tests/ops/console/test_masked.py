@@ -105,22 +105,16 @@ async def test_no_page_shows_what_is_hidden(start_node: StartNode, seeing: Seein
 
 @pytest.mark.parametrize("seeing", [HIDDEN, MASKED, EVERYTHING], ids=["hidden", "masked", "all"])
 async def test_a_tail_shows_and_finds_only_what_is_shown(
-    start_node: StartNode, seeing: Seeing
+    single: duolog.Client, producer: duolog.Producer, seeing: Seeing
 ) -> None:
-    node = await start_node()
-    async with (
-        duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client,
-        client.producer() as producer,
-    ):
-        await client.admin.create_topic("T", 1)
-        for wanted in ("", SECRET, "4111"):
-            memory: dict[str, object] = {}
-            visit = partial(
-                Visit, client, (), {"topic": "T"}, rates=Rates(), memory=memory, seeing=seeing
-            )
-            await tail(visit(query={"q": wanted}, now=1.0))
-            await producer.send("T", BODY, properties={"note": SECRET})
-            shown = await tail(visit(query={"q": wanted}, now=2.0))
-            rows = [row.line for row in shown.facts["rows"]]  # type: ignore[attr-defined]
-            assert len(rows) == (1 if not wanted or seeing is EVERYTHING else 0)
-            assert any(SECRET in row for row in rows) is (seeing is EVERYTHING)
+    for wanted in ("", SECRET, "4111"):
+        memory: dict[str, object] = {}
+        visit = partial(
+            Visit, single, (), {"topic": "T"}, rates=Rates(), memory=memory, seeing=seeing
+        )
+        await tail(visit(query={"q": wanted}, now=1.0))
+        await producer.send("T", BODY, properties={"note": SECRET})
+        shown = await tail(visit(query={"q": wanted}, now=2.0))
+        rows = [row.line for row in shown.facts["rows"]]  # type: ignore[attr-defined]
+        assert len(rows) == (1 if not wanted or seeing is EVERYTHING else 0)
+        assert any(SECRET in row for row in rows) is (seeing is EVERYTHING)

@@ -12,6 +12,7 @@ import pytest
 from duolog_server.ops.console import app as console
 from duolog_server.ops.console.view import addresses as at
 from duolog_server.ops.console.view.visits import Done, Visit
+from duolog_server.serve.server import Node
 from tests.nodefixtures import StartNode
 from tests.ops.console.deadlines import PageDeadlines
 from tests.ops.console.pages.deferred.test_dead import make_letters
@@ -59,14 +60,13 @@ async def with_letter(client: duolog.Client) -> None:
     ],
 )
 async def test_a_message_is_stored_once(
-    start_node: StartNode,
+    node: Node,
     together: bool,
     path: str,
     fields: dict[str, str],
     ready: Callable[[duolog.Client], Awaitable[None]],
     came: int,
 ) -> None:
-    node = await start_node()
     endpoint = f"127.0.0.1:{node.port}"
     async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as tab:
         await ready(client)
@@ -93,8 +93,7 @@ async def test_a_message_is_stored_once(
         assert await kept(client) == came + further
 
 
-async def test_a_form_that_was_wrong_is_filled_in_again(start_node: StartNode) -> None:
-    node = await start_node()
+async def test_wrong_or_repeated_forms_create_nothing(node: Node) -> None:
     endpoint = f"127.0.0.1:{node.port}"
     async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as tab:
         await with_topic(client)
@@ -104,14 +103,6 @@ async def test_a_form_that_was_wrong_is_filled_in_again(start_node: StartNode) -
             answer = await tab.post("/topics/T/send", data=fields, headers=ORIGIN)
             assert answer.status_code == status
         assert await kept(client) == 1
-
-
-async def test_what_was_created_and_deleted_since_is_not_created_again(
-    start_node: StartNode,
-) -> None:
-    node = await start_node()
-    endpoint = f"127.0.0.1:{node.port}"
-    async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as tab:
         fields = {"topic": "T", "queues": "1", "type": ""}
         form = {**await form_of(tab, at.TOPIC_CREATE), **fields}
         answer = await tab.post(at.TOPIC_CREATE, data=form, headers=ORIGIN)
@@ -120,6 +111,11 @@ async def test_what_was_created_and_deleted_since_is_not_created_again(
         answer = await tab.post(at.TOPIC_CREATE, data=form, headers=ORIGIN)
         assert answer.status_code == 303
         assert await client.admin.topics(["T"]) == []
+    async with browser(f"127.0.0.1:{node.port}") as tab:
+        answer = await tab.get(at.TOPIC_CREATE, headers={"accept": "text/event-stream"})
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/html")
+        assert 'name="once"' in answer.text
 
 
 async def test_an_action_that_takes_too_long_may_have_been_done_and_is_not_done_again(
@@ -148,12 +144,3 @@ async def test_an_action_that_takes_too_long_may_have_been_done_and_is_not_done_
         assert "it may or may not have been done" in sentence(answer.text)
         assert f'<a href="{at.TOPIC_CREATE}?x=1">Open the page again</a>' in answer.text
         assert calls == 1
-
-
-async def test_a_form_is_no_stream(start_node: StartNode) -> None:
-    node = await start_node()
-    async with browser(f"127.0.0.1:{node.port}") as tab:
-        answer = await tab.get(at.TOPIC_CREATE, headers={"accept": "text/event-stream"})
-        assert answer.status_code == 200
-        assert answer.headers["content-type"].startswith("text/html")
-        assert 'name="once"' in answer.text

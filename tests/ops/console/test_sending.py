@@ -2,7 +2,6 @@
 
 import re
 from html import unescape
-from pathlib import Path
 
 import duolog
 import httpx
@@ -13,7 +12,6 @@ from duolog_server.ops.console.masking.seen import Seeing
 from duolog_server.ops.console.pages import sending as messages
 from duolog_server.ops.console.pages.sending import BODY_BYTES, FORM_BYTES
 from duolog_server.ops.inspection.messages.sending import Draft
-from tests.keyfiles import access_files
 from tests.nodefixtures import StartNode
 from tests.ops.console.test_actions import act, form_of
 from tests.ops.console.test_app import (
@@ -21,7 +19,6 @@ from tests.ops.console.test_app import (
     ORIGIN,
     as_boss,
     browser,
-    make_users,
     read,
     sentence,
 )
@@ -89,37 +86,35 @@ async def test_a_message_is_sent_with_a_delay(start_node: StartNode) -> None:
         assert len(await client.pull("T", 0, 0)) == 0
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"confirm": "t"}, "type T to confirm"),
-        ({"body": "{", "format": "json"}, "the body is not JSON"),
-        ({"body": "x" * (BODY_BYTES + 1)}, "a form sends 64 KiB at most"),
-        ({"body": "x" * FORM_BYTES}, "this form is longer than 256 KiB"),
-        ({"properties": "novalue"}, "is not of the form NAME=VALUE"),
-        ({"properties": "=x"}, "is not of the form NAME=VALUE"),
-        ({"properties": "UNIQ_KEY=x"}, "reserved"),
-        ({"queue": "7"}, "queue"),
-        ({"queue": "x"}, "it must be a number"),
-        ({"delay": "soon"}, "it must be a number of seconds"),
-        ({"delay": "nan"}, "it must be a number of seconds"),
-        ({"delay": "-1"}, "it must be a number of seconds"),
-        ({"delay": "1e9"}, "at most 3 days"),
-        ({"tags": "a\x01b"}, "control characters"),
-    ],
-)
-async def test_a_form_that_is_wrong_sends_nothing(
-    start_node: StartNode, fields: dict[str, str], told: str
+WRONG: list[tuple[dict[str, str], str]] = [
+    ({"confirm": "t"}, "type T to confirm"),
+    ({"body": "{", "format": "json"}, "the body is not JSON"),
+    ({"body": "x" * (BODY_BYTES + 1)}, "a form sends 64 KiB at most"),
+    ({"body": "x" * FORM_BYTES}, "this form is longer than 256 KiB"),
+    ({"properties": "novalue"}, "is not of the form NAME=VALUE"),
+    ({"properties": "=x"}, "is not of the form NAME=VALUE"),
+    ({"properties": "UNIQ_KEY=x"}, "reserved"),
+    ({"queue": "7"}, "queue"),
+    ({"queue": "x"}, "it must be a number"),
+    ({"delay": "soon"}, "it must be a number of seconds"),
+    ({"delay": "nan"}, "it must be a number of seconds"),
+    ({"delay": "-1"}, "it must be a number of seconds"),
+    ({"delay": "1e9"}, "at most 3 days"),
+    ({"tags": "a\x01b"}, "control characters"),
+]
+
+
+async def test_wrong_forms_and_absent_messages_send_nothing(
+    single: duolog.Client, at: httpx.AsyncClient
 ) -> None:
-    node = await start_node()
-    endpoint = f"127.0.0.1:{node.port}"
-    async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as at:
-        await client.admin.create_topic("T", 1)
+    for fields, told in WRONG:
         form = {**await form_of(at, SEND), "body": "x", "confirm": "T", **fields}
         answer = await at.post(SEND, data=form, headers=ORIGIN)
         assert answer.status_code == 400
         assert told in unescape(sentence(answer.text))
-        assert len(await client.pull("T", 0, 0)) == 0
+        assert len(await single.pull("T", 0, 0)) == 0
+    for path, status in ABSENT:
+        await read(at, path, status)
 
 
 async def again(at: httpx.AsyncClient, path: str = AGAIN, **changed: str) -> str:
@@ -209,32 +204,18 @@ def test_a_body_like_an_option_is_no_option_of_the_command() -> None:
     assert messages._command(draft) == "duolog msg send --tags a -- T -x"
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("/topics/T/0/7/again", 404),
-        ("/topics/none/0/0/again", 404),
-        ("/topics/T/9/0/again", 400),
-        ("/topics/T/x/0/again", 400),
-        ("/topics/%25DLQ%25g/0/0/again", 400),
-        ("/topics/RMQ_SYS_TRACE_TOPIC/0/0/again", 400),
-    ],
-)
-async def test_what_is_not_there_is_not_sent_again(
-    start_node: StartNode, path: str, status: int
-) -> None:
-    node = await start_node()
-    endpoint = f"127.0.0.1:{node.port}"
-    async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as at:
-        await client.admin.create_topic("T", 1)
-        await read(at, path, status)
+ABSENT: list[tuple[str, int]] = [
+    ("/topics/T/0/7/again", 404),
+    ("/topics/none/0/0/again", 404),
+    ("/topics/T/9/0/again", 400),
+    ("/topics/T/x/0/again", 400),
+    ("/topics/%25DLQ%25g/0/0/again", 400),
+    ("/topics/RMQ_SYS_TRACE_TOPIC/0/0/again", 400),
+]
 
 
-async def test_a_user_sends_where_it_may(start_node: StartNode, tmp_path: Path) -> None:
-    node = await start_node(access=access_files(tmp_path, "pw"))
-    endpoint = f"127.0.0.1:{node.port}"
-    await make_users(endpoint)
-    async with as_boss(endpoint) as client, browser(endpoint, loopback=False) as at:
+async def test_a_user_sends_where_it_may(guarded: str) -> None:
+    async with as_boss(guarded) as client, browser(guarded, loopback=False) as at:
         await client.admin.create_topic("T", 1)
         alice = {"user": "alice", "password": "secret-of-alice"}
         await at.post("/login", data=alice, headers=ORIGIN)

@@ -10,7 +10,7 @@ from duolog_server.ops.console.view.render import environment
 GZIPPED_MAX = 400 << 10
 
 
-def test_libraries_are_those_that_are_named() -> None:
+def test_libraries_are_those_that_are_named_small_and_without_scripts_of_their_own() -> None:
     vendor = STATIC / "vendor"
     named = dict(
         re.findall(
@@ -21,14 +21,8 @@ def test_libraries_are_those_that_are_named() -> None:
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in vendor.glob("*.js")
     }
     assert found == named
-
-
-def test_all_of_it_is_small() -> None:
     files = [path for path in STATIC.rglob("*") if path.is_file()]
     assert sum(len(gzip.compress(path.read_bytes())) for path in files) < GZIPPED_MAX
-
-
-def test_no_template_has_a_script_or_a_style_of_its_own() -> None:
     made = environment()
     assert made.loader is not None
     for name in made.list_templates():

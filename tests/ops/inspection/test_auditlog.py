@@ -112,9 +112,6 @@ async def test_a_search_for_what_is_rare_ends_and_says_how_far_it_came() -> None
     assert (len(page.rows), page.scanned) == (0, module.ENTRIES_SCANNED)
     assert nodes.pulled == module.ENTRIES_SCANNED
     assert page.next == f"g:{20_000 - module.ENTRIES_SCANNED}"
-
-
-async def test_no_audit_log() -> None:
     assert not (await look(Nodes({}), AuditSearch(), 100)).kept
 
 

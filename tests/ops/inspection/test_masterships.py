@@ -6,7 +6,7 @@ from duolog import Mastership
 from duolog_server.ops.inspection.masterships import led
 
 
-def test_a_mastership_ends_when_nobody_leads_any_more() -> None:
+def test_a_mastership_ends_when_nobody_leads_and_has_no_negative_length() -> None:
     first, second, third = led(
         [
             Mastership(5, "a", 1_000, "STARTED"),
@@ -17,11 +17,9 @@ def test_a_mastership_ends_when_nobody_leads_any_more() -> None:
     assert (first.lasted_ms, first.unled_ms, first.cause) == (5_600, None, "start")
     assert (second.lasted_ms, second.cause) == (9_940, "the lease of a ended")
     assert (third.lasted_ms, third.unled_ms, third.cause) == (None, 60, "planned switch")
-
-
-def test_clocks_that_differ_make_no_negative_length() -> None:
     first, _ = led([Mastership(1, "a", 5_000), Mastership(2, "b", 4_000, unled_ms=9_000)])
     assert first.lasted_ms == 0
+    assert led([]) == []
 
 
 @pytest.mark.parametrize(
@@ -37,7 +35,3 @@ def test_clocks_that_differ_make_no_negative_length() -> None:
 def test_causes_in_words(cause: str, words: str) -> None:
     (one,) = led([Mastership(9, "a", 0, cause)])
     assert one.cause == words
-
-
-def test_no_mastership() -> None:
-    assert led([]) == []

@@ -75,11 +75,16 @@ class Client:
 QUEUES = [GroupQueue("T", "a", number, 0, 5, 20) for number in range(500)]
 
 
-async def test_queues_are_asked_at_once_within_a_bound() -> None:
+async def test_queues_are_asked_at_once_within_a_bound_and_an_error_is_raised_as_it_is() -> None:
     client = Client()
     found = await resume_at(cast(Any, client), QUEUES, ResumePoint(1_700_000_000_000))
     assert found == list(range(500)), "in the order of the queues"
     assert (client.admin.asked, client.admin.at_once_max) == (500, AT_ONCE)
+    client = Client()
+    queues = [GroupQueue("gone", "a", 0, 0, 5, 20), *QUEUES]
+    with pytest.raises(Unavailable):
+        await resume_at(cast(Any, client), queues, ResumePoint(1_700_000_000_000))
+    assert client.admin.asked < 50
 
 
 @pytest.mark.parametrize(
@@ -96,11 +101,3 @@ async def test_ends_and_offsets_ask_nobody(point: ResumePoint, offset: int) -> N
     client = Client()
     assert await resume_at(cast(Any, client), QUEUES, point) == [offset] * 500
     assert client.admin.asked == 0
-
-
-async def test_an_error_of_one_queue_is_raised_as_it_is() -> None:
-    client = Client()
-    queues = [GroupQueue("gone", "a", 0, 0, 5, 20), *QUEUES]
-    with pytest.raises(Unavailable):
-        await resume_at(cast(Any, client), queues, ResumePoint(1_700_000_000_000))
-    assert client.admin.asked < 50

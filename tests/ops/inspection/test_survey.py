@@ -19,6 +19,7 @@ from duolog_server.ops.inspection import survey
 from duolog_server.ops.inspection.doctor.diagnosis import diagnose
 from duolog_server.ops.inspection.doctor.findings import NOTE, Finding, Seen
 from duolog_server.ops.inspection.survey import examine, look
+from duolog_server.serve.server import Node
 from duolog_server.store.status import RunningFlags
 from tests.keyfiles import access_files
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
@@ -70,9 +71,8 @@ async def test_a_group_that_is_well_and_one_that_lost_nodes(
 
 
 async def test_a_node_alone_and_what_its_groups_left(
-    start_node: StartNode, capsys: pytest.CaptureFixture[str]
+    node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node = await start_node()
     endpoint = f"127.0.0.1:{node.port}"
     async with duolog.Client(endpoint, timeout=10) as client, client.producer() as producer:
         await client.admin.create_topic("T", 1)
@@ -204,9 +204,8 @@ async def test_a_node_of_the_same_name_is_not_taken_for_another_one(
 
 
 async def test_what_passes_in_a_moment_is_not_told(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = await start_node()
     endpoint = f"127.0.0.1:{node.port}"
     flags, looks = broker_of(node).store.flags, 0
     plain = survey.look

@@ -76,11 +76,7 @@ def pages(node: Node, limit: int) -> list[Due]:
 )
 @settings(max_examples=300, deadline=None)
 def test_pages_have_each_message_once_in_order(
-    batches: list[list[int]],
-    done: set[int],
-    queues: list[list[int]],
-    delivered: int,
-    limit: int,
+    batches: list[list[int]], done: set[int], queues: list[list[int]], delivered: int, limit: int
 ) -> None:
     before = pendingtimers.HEAP_MAX, pendingtimers.RUNS_MAX, pendingtimers.ROOM_MIN
     pendingtimers.HEAP_MAX, pendingtimers.RUNS_MAX, pendingtimers.ROOM_MIN = 16, 3, 4
@@ -115,20 +111,14 @@ def test_a_million_at_one_time_are_in_the_order_of_their_offsets() -> None:
     part = next_due(node, node, Due(7, 0, 499_999), 3)  # type: ignore[arg-type]
     assert [row.offset for row in part.rows] == [500_000, 500_001, 500_002]
     assert part.reached == part.rows[-1]
-
-
-def test_nothing_is_told_before_the_log_was_read() -> None:
     node = Node(None)
     with pytest.raises(Unavailable):
         next_due(node, node, FIRST, 1)  # type: ignore[arg-type]
+    assert due_of(Due(1, 2, 3).to_text()) == Due(1, 2, 3)
+    assert due_of("") == FIRST
 
 
 @pytest.mark.parametrize("text", ["x", "1/2", "1/2/3/4", "-1/0/0", f"0/0/{1 << 63}", "1/\u0663/0"])
 def test_what_is_no_end_of_a_page_is_refused(text: str) -> None:
     with pytest.raises(BadRequest):
         due_of(text)
-
-
-def test_the_end_of_a_page_is_read_as_it_is_written() -> None:
-    assert due_of(Due(1, 2, 3).to_text()) == Due(1, 2, 3)
-    assert due_of("") == FIRST

@@ -14,7 +14,7 @@ from duolog_server.node.core import turnbudget
 from duolog_server.serve.server import Node
 from duolog_server.store.metadata import AUDIT_TOPIC
 from tests.keyfiles import access_files
-from tests.node.replicas import WAIT_SECONDS, take_checks
+from tests.node.replicas import WAIT_SECONDS, broker_of, take_checks
 from tests.nodefixtures import StartNode
 
 PATIENT = {"timeout_ms": 3_600_000, "check_interval_ms": 3_600_000}
@@ -182,13 +182,12 @@ async def test_others_have_a_turn_between_the_rows_of_a_page(
 ) -> None:
     monkeypatch.setattr(turnbudget, "SLICE_SECONDS", 0.0)
     node = await start_node(transactions=PATIENT)
-    assert node.broker is not None
     async with client_of(node) as client:
         await client.admin.create_topic("T", 1)
         await send_halves(client, "T", 8)
         await waiting(client, 8)
         page = asyncio.ensure_future(
-            halves.Halves(node.broker).page(wire.ListHalvesRequest(), lambda topic: True)
+            halves.Halves(broker_of(node)).page(wire.ListHalvesRequest(), lambda topic: True)
         )
         turns = 0
         while not page.done():

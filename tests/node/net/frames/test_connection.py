@@ -252,19 +252,25 @@ async def test_appends_that_arrive_at_once_are_all_stored_at_once(side: Side) ->
     assert line.reading
 
 
-async def test_nothing_is_written_to_a_connection_that_broke(side: Side) -> None:
+async def test_nothing_is_read_or_written_where_the_client_takes_nothing(side: Side) -> None:
     connection, line = side.connect()
     line.closing = True
     connection.go("the node is stopping")
     assert line.take() == []
+    connection, line = side.connect()
+    connection.pause_writing()
+    assert not line.reading
+    send(connection, an_append(1))
+    assert side.appends.stored == []
+    connection.resume_writing()
+    assert line.reading
+    assert len(side.appends.stored) == 1
 
 
 # -- appends -------------------------------------------------------------------------------
 
 
-async def test_an_append_is_stored_and_answered_in_the_event_loop_turn_it_arrives_in(
-    side: Side,
-) -> None:
+async def test_appends_are_answered_in_their_turn_and_the_next_is_looked_for(side: Side) -> None:
     connection, line = side.connect()
     send(connection, an_append(1) + an_append(2, b"x" * 100_000))
     assert [frame.call for frame in line.take()] == [1, 2]
@@ -272,6 +278,15 @@ async def test_an_append_is_stored_and_answered_in_the_event_loop_turn_it_arrive
     assert side.appends.stored == [(1, b"body", host), (2, b"x" * 100_000, host)]
     assert side.appends.answered == 2
     assert not side.calls.busy
+    busy_poll = Watched()
+    connection, _ = side.connect(busy_poll=busy_poll)
+    send(connection, an_append(1))
+    assert busy_poll.told == ["came", "expect"]
+    send(connection, an_append(2, b"x" * SMALL_BYTES))  # a batch
+    assert busy_poll.told == ["came", "expect", "came"]
+    side.appends.waits = True
+    send(connection, an_append(3))  # nothing comes before its answer
+    assert busy_poll.told == ["came", "expect", "came", "came"]
 
 
 class Watched(BusyPoll):
@@ -288,18 +303,6 @@ class Watched(BusyPoll):
 
     def came(self) -> None:
         self.told.append("came")
-
-
-async def test_after_the_answer_to_a_small_append_the_next_one_is_looked_for(side: Side) -> None:
-    busy_poll = Watched()
-    connection, _ = side.connect(busy_poll=busy_poll)
-    send(connection, an_append(1))
-    assert busy_poll.told == ["came", "expect"]
-    send(connection, an_append(2, b"x" * SMALL_BYTES))  # a batch
-    assert busy_poll.told == ["came", "expect", "came"]
-    side.appends.waits = True
-    send(connection, an_append(3))  # nothing comes before its answer
-    assert busy_poll.told == ["came", "expect", "came", "came"]
 
 
 async def test_waiting_appends_are_answered_in_the_order_of_their_requests(side: Side) -> None:
@@ -342,17 +345,6 @@ async def test_reading_pauses_at_the_limit_of_unanswered_requests(side: Side) ->
     assert line.reading
 
 
-async def test_reading_pauses_while_the_client_reads_no_answers(side: Side) -> None:
-    connection, line = side.connect()
-    connection.pause_writing()
-    assert not line.reading
-    send(connection, an_append(1))
-    assert side.appends.stored == []
-    connection.resume_writing()
-    assert line.reading
-    assert len(side.appends.stored) == 1
-
-
 async def test_a_cancelled_append_closes_the_connection(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,9 +376,7 @@ async def test_a_call_started_and_cancelled_in_one_packet_leaves_no_state(side: 
     assert side.script.began == 1
 
 
-async def test_an_abandoned_call_does_not_answer_a_later_call_with_its_number(
-    side: Side,
-) -> None:
+async def test_an_abandoned_call_does_not_answer_a_later_call_with_its_number(side: Side) -> None:
     async def clean_up(request: Any, context: Any) -> Any:
         side.script.began += 1
         try:
@@ -417,7 +407,17 @@ async def test_a_cancelled_call_ends_at_the_node(side: Side) -> None:
     assert line.take() == []
 
 
-async def test_a_call_ends_with_its_deadline(side: Side) -> None:
+async def test_the_end_of_a_connection_ends_its_calls(side: Side) -> None:
+    connection, _ = side.connect()
+    send(connection, a_pull(1) + a_pull(2))
+    await asyncio.sleep(0)
+    connection.connection_lost(None)
+    await side.calls.finish(5)
+    assert side.script.cancelled == 2
+    assert side.open == set()
+
+
+async def test_a_call_needs_a_deadline_and_ends_with_it(side: Side) -> None:
     connection, line = side.connect()
     send(connection, a_pull(1, 10))
     await side.calls.finish(5)
@@ -426,16 +426,10 @@ async def test_a_call_ends_with_its_deadline(side: Side) -> None:
         "Deadline Exceeded",
     )
     assert not connection.busy
-
-
-async def test_a_call_without_a_deadline_is_refused(side: Side) -> None:
     connection, line = side.connect()
     send(connection, a_pull(1, 0))
     assert end_of(line.take()[0])[0] == grpc.StatusCode.INVALID_ARGUMENT.value[0]
     assert not connection.busy
-
-
-async def test_appends_have_a_frame_of_their_own(side: Side) -> None:
     connection, line = side.connect()
     code = frames.NUMBERS["/duolog.v1.Messages/Append"]
     send(connection, frames.frame(Kind.CALL, 1, 0, b"", code))
@@ -454,19 +448,7 @@ async def test_calls_under_way_are_bounded_and_a_number_is_used_once(side: Side)
     assert line.closing
 
 
-async def test_the_end_of_a_connection_ends_its_calls(side: Side) -> None:
-    connection, _ = side.connect()
-    send(connection, a_pull(1) + a_pull(2))
-    await asyncio.sleep(0)
-    connection.connection_lost(None)
-    await side.calls.finish(5)
-    assert side.script.cancelled == 2
-    assert side.open == set()
-
-
-async def test_an_unknown_method_a_bad_request_and_a_fault_end_their_call_alone(
-    side: Side,
-) -> None:
+async def test_an_unknown_method_a_bad_request_and_a_fault_end_their_call_alone(side: Side) -> None:
     connection, line = side.connect()
 
     async def fails(request: Any, context: Any) -> Any:
@@ -486,7 +468,7 @@ async def test_an_unknown_method_a_bad_request_and_a_fault_end_their_call_alone(
     assert not line.closing
 
 
-async def test_a_reply_over_the_limit_is_an_error_of_its_call(side: Side) -> None:
+async def test_bodies_of_an_answer_travel_behind_it_up_to_the_limit(side: Side) -> None:
     connection, line = side.connect()
 
     async def large(request: Any, context: Any) -> Any:
@@ -496,9 +478,6 @@ async def test_a_reply_over_the_limit_is_an_error_of_its_call(side: Side) -> Non
     send(connection, a_pull(1))
     await side.calls.finish(5)
     assert end_of(line.take()[0])[0] == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
-
-
-async def test_bodies_of_an_answer_travel_behind_it(side: Side) -> None:
     connection, line = side.connect()
 
     async def batch(request: Any, context: Any) -> Any:
@@ -531,7 +510,7 @@ async def test_a_stream_is_not_written_further_ahead_than_its_reader_grants(side
     assert line.closing
 
 
-async def test_unconsumed_requests_pause_reading(side: Side) -> None:
+async def test_unconsumed_requests_pause_reading_and_use_bounded_memory(side: Side) -> None:
     connection, line = side.connect()
     request = wire.SubscribeRequest(credit_bytes=1).SerializeToString()
     send(connection, frames.frame(Kind.CALL, 1, 0, b"", SUBSCRIBE))
@@ -546,9 +525,6 @@ async def test_unconsumed_requests_pause_reading(side: Side) -> None:
             send(connection, frames.frame(Kind.MORE, 1, count)) if line.reading else None
     assert taken >= STREAM_AHEAD
     assert line.reading
-
-
-async def test_unconsumed_requests_use_bounded_memory(side: Side) -> None:
     connection, line = side.connect()
     send(connection, frames.frame(Kind.CALL, 1, 0, b"", SUBSCRIBE))
     large = wire.SubscribeRequest(sql="x" * (600 << 10)).SerializeToString()
@@ -673,9 +649,6 @@ async def test_a_long_frame_waits_unread_until_there_is_room_for_it(side: Side) 
     send(other, long[100:])
     assert [found.call for found in second.take()] == [1]
     assert side.terms.arriving.taken == 0
-
-
-async def test_the_room_for_a_long_frame_is_left_with_its_connection(side: Side) -> None:
     side.terms = replace(side.terms, arriving=ReceiveBudget(200_000))
     (one, first), (other, second) = side.connect(), side.connect()
     long = an_append(1, b"x" * 100_000)
@@ -689,7 +662,7 @@ async def test_the_room_for_a_long_frame_is_left_with_its_connection(side: Side)
     assert side.terms.arriving.taken == 0
 
 
-async def test_a_client_that_reads_slowly_stays_connected(side: Side) -> None:
+async def test_a_client_may_read_slowly_but_not_nothing(side: Side) -> None:
     connection, line = side.connect()
     line.unsent = 5 << 20
     connection.pause_writing()
@@ -700,9 +673,7 @@ async def test_a_client_that_reads_slowly_stays_connected(side: Side) -> None:
     for _ in range(module.SILENT_TICKS + 1):  # then it takes nothing any more
         connection.tick()
     assert line.aborted
-
-
-async def test_a_client_that_does_not_read_the_error_is_disconnected(side: Side) -> None:
+    connection.connection_lost(None)
     connection, line = side.connect()
     line.unsent = 1000
     send(connection, frames.frame(Kind.END, 1))
@@ -714,7 +685,7 @@ async def test_a_client_that_does_not_read_the_error_is_disconnected(side: Side)
     assert side.open == set()
 
 
-async def test_a_client_that_answers_pings_stays_connected(side: Side) -> None:
+async def test_pings_are_answered_and_their_answers_keep_a_connection(side: Side) -> None:
     connection, line = side.connect()
     for _ in range(5 * module.SILENT_TICKS):
         connection.tick()
@@ -722,9 +693,6 @@ async def test_a_client_that_answers_pings_stays_connected(side: Side) -> None:
             assert found.kind == Kind.PING
             send(connection, frames.frame(Kind.PONG, number=found.number))
     assert not line.closing
-
-
-async def test_a_ping_is_answered(side: Side) -> None:
     connection, line = side.connect()
     send(connection, frames.frame(Kind.PING, number=7))
     assert [(found.kind, found.number) for found in line.take()] == [(Kind.PONG, 7)]
@@ -745,7 +713,7 @@ async def test_a_stopping_node_refuses_new_calls_and_finishes_those_under_way(si
     assert not connection.busy
 
 
-async def test_a_connection_joins_once_and_leaves_once(side: Side) -> None:
+async def test_a_connection_joins_once_leaves_once_and_is_held_to_its_quota(side: Side) -> None:
     connection, _ = side.connect()
     assert side.door.open == ["ipv4:10.0.0.7:5555"]
     connection.connection_lost(None)
@@ -754,9 +722,6 @@ async def test_a_connection_joins_once_and_leaves_once(side: Side) -> None:
     ungreeted, _ = side.connect(greets=False)
     ungreeted.connection_lost(None)
     assert side.door.open == []
-
-
-async def test_a_connection_over_a_quota_is_told_why_and_ended(side: Side) -> None:
     side.door.full = True
     connection, line = side.connect(greets=False)
     send(connection, frames.hello(KEY))

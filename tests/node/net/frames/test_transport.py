@@ -25,6 +25,7 @@ from duolog_server.node.identity.access.frameskeys import SharedKey
 from duolog_server.node.net.frames.connection import Connection as ServersConnection
 from duolog_server.node.net.frames.server import FramesServer
 from duolog_server.serve.server import Node
+from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 from tests.until import until
 
@@ -60,6 +61,31 @@ async def test_the_first_send_goes_over_frames(node: Node, client: duolog.Client
     assert seed(client)._over_grpc()._stream is None  # no append went over gRPC
 
 
+async def test_a_long_poll_and_its_cancellation(node: Node, client: duolog.Client) -> None:
+    assert node.broker is not None
+    board = node.broker.log.board
+    waiting = asyncio.ensure_future(client.pull("T", 0, 0, wait=20))
+    await until(lambda: len(board))
+    waiting.cancel()
+    await until(lambda: not len(board))
+    waiting = asyncio.ensure_future(client.pull("T", 0, 0, wait=20))
+    await until(lambda: len(board))
+    async with client.producer() as producer:
+        await producer.send("T", b"late", queue_id=0)
+    assert (await waiting).bodies == b"late"
+
+
+async def test_a_stream_may_have_a_deadline(node: Node, client: duolog.Client) -> None:
+    await client.admin.node_status()
+    channel = seed(client).channel
+    assert isinstance(channel, FramesChannel)
+    stream: Any = seed(client).messages.Subscribe(timeout=0.05)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stream.read()
+    assert isinstance(error_of(caught.value), duolog.Timeout)
+    await until(lambda: not any(one.busy for one in server(node)._connections))
+
+
 @pytest.mark.parametrize("how", ["at the node", "by the variable", "by the runtime"])
 async def test_frames_can_be_turned_off(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch, how: str
@@ -85,33 +111,18 @@ async def test_errors_are_the_same_and_name_the_master(node: Node, client: duolo
         await client.pull("U", 0, 0)
     with pytest.raises(duolog.BadRequest):
         await client.admin.create_topic("a b")
-    assert node.broker is not None
     refusal = duolog.NotMaster("go away", "10.0.0.1:8081", 7)
 
     def refuse(*_: object) -> None:
         raise refusal
 
-    node.broker.admission.readable_topic = refuse  # type: ignore[assignment]
+    broker_of(node).admission.readable_topic = refuse  # type: ignore[assignment]
     channel = seed(client).messages
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await channel.Pull(wire.PullRequest(topic="T"), timeout=5)
     found = error_of(caught.value)
     assert isinstance(found, duolog.NotMaster)
     assert (found.endpoint, found.epoch, found.master_away) == ("10.0.0.1:8081", 7, False)
-
-
-async def test_a_long_poll_and_its_cancellation(node: Node, client: duolog.Client) -> None:
-    assert node.broker is not None
-    board = node.broker.log.board
-    waiting = asyncio.ensure_future(client.pull("T", 0, 0, wait=20))
-    await until(lambda: len(board))
-    waiting.cancel()
-    await until(lambda: not len(board))
-    waiting = asyncio.ensure_future(client.pull("T", 0, 0, wait=20))
-    await until(lambda: len(board))
-    async with client.producer() as producer:
-        await producer.send("T", b"late", queue_id=0)
-    assert (await waiting).bodies == b"late"
 
 
 async def test_large_batches_both_ways(start_node: StartNode) -> None:
@@ -146,8 +157,7 @@ async def test_a_batch_over_the_limit_goes_in_parts_and_a_message_over_it_is_too
             posted = [producer.post("T", b"x" * 1000, key=key) for _ in range(3000)]
             await producer.flush()
         assert all(one.error() is None for one in posted)
-        assert node.broker is not None
-        assert node.broker.log.counters.messages_in == 3001
+        assert broker_of(node).log.counters.messages_in == 3001
 
 
 async def test_messages_of_a_key_stay_in_order_while_the_transport_changes(
@@ -173,7 +183,7 @@ async def test_messages_of_a_key_stay_in_order_while_the_transport_changes(
 
 
 async def test_a_client_returns_to_frames_after_they_broke(
-    node: Node, client: duolog.Client
+    node: Node, client: duolog.Client, producer: duolog.Producer
 ) -> None:
     await client.admin.node_status()
     first = seed(client).channel
@@ -181,16 +191,14 @@ async def test_a_client_returns_to_frames_after_they_broke(
     for connection in list(server(node)._connections):
         connection.abort()
     await until(lambda: first.error is not None)
-    async with client.producer() as producer:
-        await producer.send("T", b"x")
+    await producer.send("T", b"x")
     await until(lambda: over_frames(client) and seed(client).channel is not first)
 
 
 async def test_a_client_returns_to_frames_that_could_not_be_reached(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A firewall in front of the port: gRPC is used, and frames once the port is reachable."""
-    node = await start_node()
     right = _frameschannel.connect
     refused = 0
 
@@ -217,13 +225,12 @@ async def test_a_client_with_another_key_is_refused(node: Node, client: duolog.C
     """NAT, or a port now used by another process: the key reveals it, and gRPC is used."""
     with pytest.raises(duolog.Unavailable, match="stale connection key"):
         await _frameschannel.connect(("127.0.0.1", server(node).port), b"x" * 16, 5)
-    assert node.broker is not None
-    keys, node.broker.dialects.frames_keys = node.broker.dialects.frames_keys, SharedKey()
+    keys, broker_of(node).dialects.frames_keys = broker_of(node).dialects.frames_keys, SharedKey()
     async with duolog.Client(f"127.0.0.1:{node.port}") as misled:
         async with misled.producer() as producer:
             assert (await producer.send("T", b"x")).status == "PUT_OK"
         assert not over_frames(misled)
-        node.broker.dialects.frames_keys = keys
+        broker_of(node).dialects.frames_keys = keys
         await until(lambda: over_frames(misled))
 
 
@@ -244,26 +251,24 @@ async def test_a_port_that_speaks_something_else_is_not_used(node: Node, answer:
 
     async with await asyncio.start_server(talk, "127.0.0.1", 0) as stranger:
         port = stranger.sockets[0].getsockname()[1]
-        assert node.broker is not None
-        node.broker.dialects.frames_port = port
+        broker_of(node).dialects.frames_port = port
         async with duolog.Client(f"127.0.0.1:{node.port}") as client:
             await client.admin.create_topic("T", 1)
             async with client.producer() as producer:
                 assert (await producer.send("T", b"x")).status == "PUT_OK"
             assert not over_frames(client)
-            node.broker.dialects.frames_port = server(node).port
+            broker_of(node).dialects.frames_port = server(node).port
             await until(lambda: over_frames(client))
 
 
 async def test_an_invalid_port_is_rejected_at_once(node: Node) -> None:
     """Calls do not wait for frames that are no longer tried."""
-    assert node.broker is not None
-    node.broker.dialects.frames_port = 70_000
+    broker_of(node).dialects.frames_port = 70_000
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
         await client.admin.create_topic("T", 1)
         await until(seed(client)._tried.is_set)
         assert not over_frames(client)
-        node.broker.dialects.frames_port = server(node).port
+        broker_of(node).dialects.frames_port = server(node).port
         await until(lambda: over_frames(client))
 
 
@@ -274,37 +279,30 @@ async def test_a_restarted_node_has_another_key(start_node: StartNode) -> None:
         await client.admin.create_topic("T", 1)
         async with client.producer() as producer:
             await producer.send("T", b"1", queue_id=0)
-            assert node.broker is not None
-            key = node.broker.dialects.frames_keys.issue()
+            key = broker_of(node).dialects.frames_keys.issue()
             await node.stop()
             again = await start_node(listen=endpoint)
-            assert again.broker is not None
-            assert again.broker.dialects.frames_keys.issue() != key
+            assert broker_of(again).dialects.frames_keys.issue() != key
             await producer.send("T", b"2", queue_id=0)
             await until(lambda: over_frames(client))
             await producer.send("T", b"3", queue_id=0)
         assert [message.body for message in await client.pull("T", 0, 0)] == [b"1", b"2", b"3"]
 
 
-async def test_a_stop_answers_the_calls_under_way(start_node: StartNode) -> None:
-    node = await start_node()
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=5) as client:
-        await client.admin.create_topic("T", 1)
-        waiting = asyncio.ensure_future(client.pull("T", 0, 0, wait=60))
-        assert node.broker is not None
-        board = node.broker.log.board
-        await until(lambda: len(board))
-        began = asyncio.get_running_loop().time()
-        await node.stop()
-        assert asyncio.get_running_loop().time() - began < 10
-        assert server(node).connections == 0
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+async def test_a_stop_answers_the_calls_under_way(node: Node, single: duolog.Client) -> None:
+    waiting = asyncio.ensure_future(single.pull("T", 0, 0, wait=60))
+    board = broker_of(node).log.board
+    await until(lambda: len(board))
+    began = asyncio.get_running_loop().time()
+    await node.stop()
+    assert asyncio.get_running_loop().time() - began < 10
+    assert server(node).connections == 0
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def test_connections_during_a_stop_are_refused(start_node: StartNode) -> None:
+async def test_connections_during_a_stop_are_refused(node: Node) -> None:
     """Also one that was accepted in the same turn of the event loop."""
-    node = await start_node()
     port = server(node).port
     with socket.socket() as early:
         early.connect(("127.0.0.1", port))  # in the backlog: the loop has not accepted it
@@ -333,7 +331,7 @@ async def test_a_connection_to_a_silent_node_is_closed_and_its_calls_fail(
     assert channel.closed
 
 
-async def test_an_append_has_a_deadline(node: Node, client: duolog.Client) -> None:
+async def test_a_node_that_reads_nothing_meets_deadlines(node: Node, client: duolog.Client) -> None:
     await client.admin.node_status()
     channel = seed(client).channel
     assert isinstance(channel, FramesChannel)
@@ -353,26 +351,17 @@ async def test_an_append_has_a_deadline(node: Node, client: duolog.Client) -> No
     assert late >= deadlines[0] - 0.001, "not with the earlier one"
     assert not channel.busy
     assert channel.error is None  # others go on
-
-
-async def test_a_call_has_a_deadline_while_the_node_reads_nothing(
-    node: Node, client: duolog.Client
-) -> None:
-    await client.admin.node_status()
-    channel = seed(client).channel
-    assert isinstance(channel, FramesChannel)
     channel.pause_writing()
-    with pytest.raises(grpc.aio.AioRpcError) as late:
+    with pytest.raises(grpc.aio.AioRpcError) as ended_late:
         await seed(client).admin.ListTopics(wire.ListTopicsRequest(), timeout=0.05)
-    assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert ended_late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     channel.resume_writing()
     assert [topic.topic for topic in await client.admin.topics()] == ["T"]
 
 
 async def test_appends_change_over_in_order_while_others_are_under_way_over_grpc(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = await start_node()
     right = _frameschannel.connect
     reachable = asyncio.Event()
 
@@ -421,17 +410,6 @@ async def test_appends_change_over_in_order_while_others_are_under_way_over_grpc
             assert rest_in_order == [b"1", b"2", b"3"]
 
 
-async def test_a_stream_may_have_a_deadline(node: Node, client: duolog.Client) -> None:
-    await client.admin.node_status()
-    channel = seed(client).channel
-    assert isinstance(channel, FramesChannel)
-    stream: Any = seed(client).messages.Subscribe(timeout=0.05)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await stream.read()
-    assert isinstance(error_of(caught.value), duolog.Timeout)
-    await until(lambda: not any(one.busy for one in server(node)._connections))
-
-
 # -- a key that stands for a user, and is taken no more --------------------------------------------
 
 
@@ -459,25 +437,24 @@ class Refusing:
 
 
 async def test_a_key_that_is_taken_no_more_is_asked_for_again(
-    node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+    node: Node, client: duolog.Client, producer: duolog.Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was refused goes over gRPC, what comes later over frames again."""
     refusing = Refusing(monkeypatch)
-    async with client.producer() as producer:
-        await producer.send("T", b"0", queue_id=0)
-        assert over_frames(client)
-        refusing.on = True
-        receipt = await producer.send("T", b"1", queue_id=0)
-        assert (receipt.status, refusing.refused) == ("PUT_OK", [Kind.APPEND])
-        assert (await client.pull("T", 0, 0)).count == 2
-        await until(lambda: over_frames(client))  # greeted again
-        assert (await client.pull("T", 0, 0)).count == 2
-        assert refusing.refused[1:] == [Kind.CALL]
-        assert seed(client).endpoint == f"127.0.0.1:{node.port}"
-        refusing.on = False
-        await until(lambda: over_frames(client))
-        await producer.send("T", b"2", queue_id=0)
-        assert over_frames(client)
+    await producer.send("T", b"0", queue_id=0)
+    assert over_frames(client)
+    refusing.on = True
+    receipt = await producer.send("T", b"1", queue_id=0)
+    assert (receipt.status, refusing.refused) == ("PUT_OK", [Kind.APPEND])
+    assert (await client.pull("T", 0, 0)).count == 2
+    await until(lambda: over_frames(client))  # greeted again
+    assert (await client.pull("T", 0, 0)).count == 2
+    assert refusing.refused[1:] == [Kind.CALL]
+    assert seed(client).endpoint == f"127.0.0.1:{node.port}"
+    refusing.on = False
+    await until(lambda: over_frames(client))
+    await producer.send("T", b"2", queue_id=0)
+    assert over_frames(client)
 
 
 async def test_a_subscription_outlives_the_key_of_its_frames(
@@ -495,7 +472,6 @@ async def test_a_subscription_outlives_the_key_of_its_frames(
 
 
 async def test_who_is_refused_over_grpc_as_well_is_told(node: Node, client: duolog.Client) -> None:
-    assert node.broker is not None
     await client.admin.node_status()
     assert over_frames(client)
     asked = 0
@@ -505,7 +481,7 @@ async def test_who_is_refused_over_grpc_as_well_is_told(node: Node, client: duol
         asked += 1
         raise duolog.Unauthenticated("no such user")
 
-    node.broker.admission.readable_topic = refuse  # type: ignore[assignment]
+    broker_of(node).admission.readable_topic = refuse  # type: ignore[assignment]
     with pytest.raises(duolog.Unauthenticated, match="no such user"):
         await client.pull("T", 0, 0)
     assert asked == 2  # over frames, over gRPC

@@ -79,15 +79,12 @@ async def test_a_request_whose_end_is_not_certain_is_refused(framed: bytes) -> N
     assert answer.count(b"HTTP/1.1") == 1
 
 
-async def test_a_refusal_ends_the_connection() -> None:
+async def test_a_refusal_ends_the_connection_and_headers_are_bounded() -> None:
     pages = Pages()
     foreign = BEGIN.replace(b"same-origin", b"cross-site")
     answer = await said_to(pages, foreign + b"Content-Length: 9\r\n\r\n" + NEXT)
     assert answer.split()[1] == b"403"
     assert pages.asked == []
-
-
-async def test_headers_are_bounded() -> None:
     pages = Pages()
     answer = await said_to(pages, BEGIN + b"X: " + b"a" * 2 * HEADER_BYTES_MAX)
     assert answer.split()[1] == b"400"

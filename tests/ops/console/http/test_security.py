@@ -52,13 +52,10 @@ async def test_names_that_are_none_of_loopback(host: str) -> None:
     assert await status("GET", {"host": host}) == 403
 
 
-def test_what_only_begins_as_loopback_does_asks_for_a_login() -> None:
+async def test_what_only_begins_as_loopback_or_listens_for_others_asks_for_a_login() -> None:
     assert is_loopback("[::1]")
     assert is_loopback("127.0.0.2")
     assert not is_loopback("127.evil.example")
-
-
-async def test_any_name_where_it_listens_for_others() -> None:
     assert await status("GET", {"host": "console.example"}, loopback_only=False) == 200
 
 

@@ -46,7 +46,7 @@ def rows(html: str) -> int:
     return len(re.findall(r"<tr\b", html.partition("<tbody>")[2]))
 
 
-async def test_a_group_shows_the_queues_that_are_furthest_behind() -> None:
+async def test_pages_show_their_first_queues_rows_rights_and_users() -> None:
     queues = [
         GroupQueue("T", "a", number, 0, 0, number, lag_messages=number)
         for number in range(LIVE_ROWS_MAX + MORE)
@@ -58,14 +58,25 @@ async def test_a_group_shows_the_queues_that_are_furthest_behind() -> None:
     html = body(shown)
     assert rows(html) == LIVE_ROWS_MAX
     assert "1\u202f300 more queues are not shown." in html
-
-
-def test_a_preview_shows_its_first_rows() -> None:
     preview = [(f"a/{number}", "0") for number in range(PREVIEW_ROWS_MAX + 1)]
     question = Question("Reset", "Skips nothing.", "", heads=("Queue", "From"), preview=preview)
     html = body(question.shown())
     assert rows(html) == PREVIEW_ROWS_MAX
     assert "1 more row is not shown." in html
+    entry = {"resource": "Topic:a", "actions": ["Pub"], "decision": "Allow"}
+    policies = [{"policyType": "Custom", "entries": [entry] * (LIVE_ROWS_MAX + 5)}]
+
+    class Access:
+        async def rights(self, name: str) -> str:
+            return json.dumps({"subject": f"User:{name}", "policies": policies})
+
+    class Holder:
+        access = Access()
+
+    looked = Visit(cast(Any, Holder()), (), {}, {"user": "alice"}, 0.0, Rates())
+    html = body(await rights(looked))
+    assert rows(html) == LIVE_ROWS_MAX
+    assert "5 more entries are not shown." in html
 
 
 @pytest.mark.parametrize(
@@ -101,20 +112,3 @@ def test_findings_are_few(count: int, told: str) -> None:
     html = body(Shown("doctor.html", "Doctor", {"sentence": "So.", "findings": findings}))
     assert html.count("<li ") == 100
     assert ("not shown" in html, told in html) == (bool(told), True)
-
-
-async def test_rights_and_users_are_few() -> None:
-    entry = {"resource": "Topic:a", "actions": ["Pub"], "decision": "Allow"}
-    policies = [{"policyType": "Custom", "entries": [entry] * (LIVE_ROWS_MAX + 5)}]
-
-    class Access:
-        async def rights(self, name: str) -> str:
-            return json.dumps({"subject": f"User:{name}", "policies": policies})
-
-    class Holder:
-        access = Access()
-
-    looked = Visit(cast(Any, Holder()), (), {}, {"user": "alice"}, 0.0, Rates())
-    html = body(await rights(looked))
-    assert rows(html) == LIVE_ROWS_MAX
-    assert "5 more entries are not shown." in html

@@ -127,6 +127,21 @@ async def test_a_page_that_follows_ends_with_its_session(monkeypatch: pytest.Mon
     assert told.endswith(OVER)
     assert told.count("secret") <= 1
 
+    def denied() -> None:
+        raise duolog.Unauthenticated("the user is disabled")
+
+    async with looked(monkeypatch, Looks(denied)) as (console, at):
+        assert (await at.get("/", headers=FOLLOWING)).text == OVER
+        assert len(console.sessions) == 0
+        assert (await at.get("/", headers=FOLLOWING)).text == OVER
+    clock, page = Clock(), Looks()
+    async with looked(monkeypatch, page, clock) as (_, at):
+        clock.now += IDLE_SECONDS - 1
+        answer = asyncio.create_task(at.get("/", headers=FOLLOWING))
+        await page.begun.get()
+        clock.now += 2
+        assert (await answer).text.endswith(OVER)
+
 
 async def test_what_is_found_after_a_session_has_ended_is_not_shown(
     monkeypatch: pytest.MonkeyPatch,
@@ -142,30 +157,6 @@ async def test_what_is_found_after_a_session_has_ended_is_not_shown(
         proceed.set()
         assert (await following).text == OVER
         assert (await whole).status_code == 303
-
-
-async def test_a_page_that_follows_ends_when_its_user_may_do_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def denied() -> None:
-        raise duolog.Unauthenticated("the user is disabled")
-
-    async with looked(monkeypatch, Looks(denied)) as (console, at):
-        assert (await at.get("/", headers=FOLLOWING)).text == OVER
-        assert len(console.sessions) == 0
-        assert (await at.get("/", headers=FOLLOWING)).text == OVER
-
-
-async def test_a_page_that_follows_is_no_use_of_its_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock, page = Clock(), Looks()
-    async with looked(monkeypatch, page, clock) as (_, at):
-        clock.now += IDLE_SECONDS - 1
-        answer = asyncio.create_task(at.get("/", headers=FOLLOWING))
-        await page.begun.get()
-        clock.now += 2
-        assert (await answer).text.endswith(OVER)
 
 
 async def test_a_browser_that_is_gone_looks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +231,12 @@ async def test_a_login_goes_on_at_a_name_with_signs_of_its_own(
         answer = await at.get("/topics/%25RETRY%25ab?q=%26")
         expected = "/login?next=%2Ftopics%2F%2525RETRY%2525ab%3Fq%3D%2526"
         assert answer.headers["location"] == expected
+    # A redirect would name a scheme and a host, of which a proxy may have others.
+    async with looked(monkeypatch, Looks(), path="/topics") as (_, at):
+        for path in ("/topics/", "/login/", "//evil.example/", "/%2F/evil.example/"):
+            answer = await at.get(path)
+            assert (answer.status_code, answer.headers.get("location")) == (404, None)
+    assert cookie_of(replace(SETTINGS, secured=True)).startswith("__Host-")
 
 
 async def test_a_link_on_another_site_asks_once_more_before_a_login(
@@ -266,17 +263,7 @@ async def test_a_link_on_another_site_asks_once_more_before_a_login(
         assert answer.headers["location"] == "/"
 
 
-async def test_a_path_with_a_slash_behind_it_is_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A redirect would name a scheme and a host, of which a proxy may have others."""
-    async with looked(monkeypatch, Looks(), path="/topics") as (_, at):
-        for path in ("/topics/", "/login/", "//evil.example/", "/%2F/evil.example/"):
-            answer = await at.get(path)
-            assert (answer.status_code, answer.headers.get("location")) == (404, None)
-
-
-async def test_an_undo_leads_back_to_a_name_with_signs_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_undo_leads_back_to_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(client: duolog.Client) -> str:
         return "undone"
 
@@ -290,9 +277,6 @@ async def test_an_undo_leads_back_to_a_name_with_signs_of_its_own(
         fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]+)"', page))
         answer = await at.post("/undo", data=fields, headers=ORIGIN)
         assert answer.headers["location"] == "/groups/%2541"
-
-
-async def test_an_undo_that_is_over_leads_back_to_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
     async with looked(monkeypatch, Looks(), path="/groups/{group}") as (console, at):
         session = console.sessions.peek(at.cookies[COOKIE])
         assert session is not None
@@ -313,10 +297,6 @@ async def test_what_forms_are_sent_to_is_no_page(
         answer = await at.get(path)
         assert answer.status_code == 404
         assert "This page does not exist." in answer.text
-
-
-def test_over_tls_the_cookie_is_this_hosts_alone() -> None:
-    assert cookie_of(replace(SETTINGS, secured=True)).startswith("__Host-")
 
 
 async def test_consoles_on_one_host_do_not_log_each_others_users_out(

@@ -56,7 +56,7 @@ async def test_a_search_goes_on_from_look_to_look() -> None:
     await searches.close()
 
 
-async def test_a_search_is_stopped() -> None:
+async def test_a_search_is_stopped_and_ends_with_its_session() -> None:
     room = Room()
     searches, made = Searches(room), Scripted()
     found = await searches.look("a", lambda: made)
@@ -65,6 +65,12 @@ async def test_a_search_is_stopped() -> None:
     assert (found.over, found.end, found.unseen, room.taken) == (True, End.STOPPED, False, 0)
     await searches.stop("a")
     await searches.stop("never was")
+    room = Room()
+    searches = Searches(room)
+    both = [await searches.look(name, Scripted) for name in "ab"]
+    await searches.close()
+    assert [(one.over, one.end) for one in both] == [(True, End.STOPPED)] * 2
+    assert room.taken == 0
 
 
 async def test_a_search_that_nobody_looks_at_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,15 +81,13 @@ async def test_a_search_that_nobody_looks_at_ends(monkeypatch: pytest.MonkeyPatc
     while not found.over:
         await asyncio.sleep(0)
     assert (found.end, found.unseen) == (End.STOPPED, True)
-
-
-async def test_searches_end_with_their_session() -> None:
-    room = Room()
-    searches = Searches(room)
-    found = [await searches.look(name, Scripted) for name in "ab"]
+    searches = Searches()
+    first, second = [await searches.look(name, Scripted) for name in "ab"]
+    await searches.look("a", Scripted)
+    monkeypatch.setattr(module, "LEFT_SECONDS", -1.0)
+    third = await searches.look("c", Scripted)
+    assert (first.over, second.over, third.over) == (False, True, False)
     await searches.close()
-    assert [(one.over, one.end) for one in found] == [(True, End.STOPPED)] * 2
-    assert room.taken == 0
 
 
 async def test_searches_are_few() -> None:
@@ -103,23 +107,24 @@ async def test_searches_are_few() -> None:
     assert room.taken == 0
 
 
-async def test_a_search_whose_page_was_left_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    searches = Searches()
-    first, second = [await searches.look(name, Scripted) for name in "ab"]
-    await searches.look("a", Scripted)
-    monkeypatch.setattr(module, "LEFT_SECONDS", -1.0)
-    third = await searches.look("c", Scripted)
-    assert (first.over, second.over, third.over) == (False, True, False)
-    await searches.close()
-
-
-async def test_two_looks_at_once_share_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_looks_at_once_share_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
     room = Room()
     searches = Searches(room)
     for name in "ab":
         await searches.look(name, Scripted)
     monkeypatch.setattr(module, "LEFT_SECONDS", -1.0)
     first, second = await asyncio.gather(*(searches.look("c", Scripted) for _ in range(2)))
+    assert first is second
+    assert room.taken == OF_SESSION
+    await searches.close()
+    assert room.taken == 0
+    monkeypatch.setattr(module, "LEFT_SECONDS", -1.0)
+    room = Room()
+    searches = Searches(room)
+    for name in ("left", "seen"):
+        await searches.look(name, lambda: Scripted())
+    looks = (searches.look("new", lambda: Scripted()) for _ in range(2))
+    first, second = await asyncio.gather(*looks)
     assert first is second
     assert room.taken == OF_SESSION
     await searches.close()
@@ -163,17 +168,3 @@ async def test_an_error_ends_a_search(error: Exception, monkeypatch: pytest.Monk
     assert found.over
     assert isinstance(found.error, DuologError)
     assert await searches.look("a", Scripted) is found
-
-
-async def test_two_looks_at_once_begin_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LEFT_SECONDS", -1.0)
-    room = Room()
-    searches = Searches(room)
-    for name in ("left", "seen"):
-        await searches.look(name, lambda: Scripted())
-    looks = (searches.look("new", lambda: Scripted()) for _ in range(2))
-    first, second = await asyncio.gather(*looks)
-    assert first is second
-    assert room.taken == OF_SESSION
-    await searches.close()
-    assert room.taken == 0

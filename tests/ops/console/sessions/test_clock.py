@@ -13,10 +13,5 @@ def test_the_clock_goes_on_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPa
     before = clock.boot_seconds()
     monkeypatch.setattr(time, "clock_gettime", lambda which: read(which) + slept.get(which, 0.0))
     assert 3600 <= clock.boot_seconds() - before < 3660
-
-
-def test_a_system_without_such_a_clock_has_one_that_does_not_go_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     monkeypatch.delattr(time, "CLOCK_BOOTTIME")
     assert clock.boot_seconds() == pytest.approx(time.monotonic(), abs=60)

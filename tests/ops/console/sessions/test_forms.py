@@ -42,7 +42,7 @@ class Work:
         return Told(Done(f"Done {self.done}.", "/there"), "undo")
 
 
-async def test_a_form_that_comes_again_gets_the_first_result() -> None:
+async def test_a_form_that_comes_again_gets_the_first_result_or_may_not_come() -> None:
     forms, work = Forms(Clock()), Work()
     name = forms.show()
     first = await forms.once(name, work)
@@ -54,6 +54,22 @@ async def test_a_form_that_comes_again_gets_the_first_result() -> None:
         assert (again.done.location, again.undo) == ("/there", "undo")
     assert work.done == 1
     assert (await forms.once(forms.show(), work)).done.told == "Done 2."
+    forms, work = Forms(Clock()), Work(duolog.ResultUnknown("it may have been stored"))
+    name = forms.show()
+    with pytest.raises(duolog.ResultUnknown):
+        await forms.once(name, work)
+    work.wrong = None
+    with pytest.raises(FormIsOver, match="it may have been stored"):
+        await forms.once(name, work)
+    assert work.done == 1
+    forms = Forms(Clock())
+    name = forms.show()
+
+    async def long() -> Told:
+        return Told(Done("Done.", "/", command="x" * (COMMAND_CHARACTERS + 1)))
+
+    assert (await forms.once(name, long)).done.command
+    assert (await forms.once(name, long)).done.command == ""
 
 
 @pytest.mark.parametrize("wrong", [None, duolog.ResultUnknown("who knows"), duolog.Busy("later")])
@@ -90,18 +106,7 @@ async def test_a_form_of_which_nothing_was_done_may_come_again(wrong: Exception)
     assert (await forms.once(name, work)).done.told == "Done 2."
 
 
-async def test_a_form_of_which_nobody_knows_what_came_may_not_come_again() -> None:
-    forms, work = Forms(Clock()), Work(duolog.ResultUnknown("it may have been stored"))
-    name = forms.show()
-    with pytest.raises(duolog.ResultUnknown):
-        await forms.once(name, work)
-    work.wrong = None
-    with pytest.raises(FormIsOver, match="it may have been stored"):
-        await forms.once(name, work)
-    assert work.done == 1
-
-
-async def test_a_form_that_was_broken_off_may_not_come_again() -> None:
+async def test_a_form_that_was_broken_off_may_not_come_again_and_who_waits_breaks_nothing() -> None:
     forms, work = Forms(Clock()), Work()
     work.proceed.clear()
     name = forms.show()
@@ -115,9 +120,6 @@ async def test_a_form_that_was_broken_off_may_not_come_again() -> None:
     with pytest.raises(FormIsOver):
         await forms.once(name, work)
     assert work.done == 1
-
-
-async def test_who_waits_for_a_result_and_goes_does_not_break_it_off() -> None:
     forms, work = Forms(Clock()), Work()
     work.proceed.clear()
     name = forms.show()
@@ -163,14 +165,3 @@ async def test_a_form_that_nobody_was_shown_does_nothing(name: str) -> None:
     with pytest.raises(FormIsOver):
         await forms.once(name, work)
     assert not work.done
-
-
-async def test_a_command_that_is_long_is_not_kept() -> None:
-    forms = Forms(Clock())
-    name = forms.show()
-
-    async def work() -> Told:
-        return Told(Done("Done.", "/", command="x" * (COMMAND_CHARACTERS + 1)))
-
-    assert (await forms.once(name, work)).done.command
-    assert (await forms.once(name, work)).done.command == ""

@@ -31,7 +31,7 @@ def client() -> Any:
     return cast(Any, Client())
 
 
-async def test_a_session_is_named_by_its_cookie_alone() -> None:
+async def test_a_session_is_named_by_its_cookie_alone_and_proves_its_own_forms() -> None:
     sessions = Sessions(Clock())
     one, other = client(), client()
     first, second = await sessions.add("a", one), await sessions.add("b", other)
@@ -47,9 +47,14 @@ async def test_a_session_is_named_by_its_cookie_alone() -> None:
     assert sessions.get(second) is not None
     await sessions.close()
     assert (other.closed, len(sessions)) == (1, 0)
+    one = module.Session("a", client(), 0.0, 0.0)
+    other = module.Session("a", client(), 0.0, 0.0)
+    assert one.proves(one.form)
+    assert not one.proves(other.form)
+    assert not one.proves("ü")
 
 
-async def test_a_session_ends_when_it_is_not_used_and_at_its_age() -> None:
+async def test_a_session_ends_when_it_is_not_used_at_its_age_and_for_good() -> None:
     clock = Clock()
     sessions = Sessions(clock)
     idle, busy = client(), client()
@@ -64,6 +69,23 @@ async def test_a_session_ends_when_it_is_not_used_and_at_its_age() -> None:
     assert sessions.get(used) is None
     await sessions.expire()
     assert busy.closed == 1
+    clock = Clock()
+    sessions = Sessions(clock)
+    cookie = await sessions.add("a", client())
+    session = sessions.peek(cookie)
+    assert session is not None
+    clock.now += IDLE_SECONDS - 1
+    assert sessions.peek(cookie) is session
+    assert sessions.lasts(session)
+    clock.now += 2
+    assert sessions.peek(cookie) is None
+    assert not sessions.lasts(session)
+    sessions = Sessions(Clock())
+    cookie = await sessions.add("a", client())
+    session = sessions.peek(cookie)
+    assert session is not None
+    await sessions.end(cookie)
+    assert not sessions.lasts(session)
 
 
 async def test_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,48 +98,6 @@ async def test_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         await sessions.add("a", client())
     clock.now += IDLE_SECONDS + 1
     await sessions.add("a", client())
-
-
-def test_the_proof_of_a_form_is_its_own_sessions() -> None:
-    one = module.Session("a", client(), 0.0, 0.0)
-    other = module.Session("a", client(), 0.0, 0.0)
-    assert one.proves(one.form)
-    assert not one.proves(other.form)
-    assert not one.proves("ü")
-
-
-async def test_a_look_is_no_use_of_a_session() -> None:
-    clock = Clock()
-    sessions = Sessions(clock)
-    cookie = await sessions.add("a", client())
-    session = sessions.peek(cookie)
-    assert session is not None
-    clock.now += IDLE_SECONDS - 1
-    assert sessions.peek(cookie) is session
-    assert sessions.lasts(session)
-    clock.now += 2
-    assert sessions.peek(cookie) is None
-    assert not sessions.lasts(session)
-
-
-async def test_a_session_that_was_ended_does_not_last() -> None:
-    sessions = Sessions(Clock())
-    cookie = await sessions.add("a", client())
-    session = sessions.peek(cookie)
-    assert session is not None
-    await sessions.end(cookie)
-    assert not sessions.lasts(session)
-
-
-async def test_sessions_that_are_over_are_ended_by_several_at_a_time() -> None:
-    clock = Clock()
-    sessions = Sessions(clock)
-    clients = [client() for _ in range(3)]
-    for one in clients:
-        await sessions.add("a", one)
-    clock.now += IDLE_SECONDS + 1
-    await asyncio.gather(sessions.expire(), sessions.expire(), sessions.close())
-    assert [one.closed for one in clients] == [1, 1, 1]
 
 
 async def test_a_user_takes_no_sessions_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,16 +124,24 @@ async def test_a_user_who_logs_in_many_times_at_once_has_no_more_sessions(
     assert len(sessions) == 2
 
 
-async def test_few_actions_can_be_undone() -> None:
+async def test_sessions_that_are_over_are_ended_by_several_at_a_time() -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+    clients = [client() for _ in range(3)]
+    for one in clients:
+        await sessions.add("a", one)
+    clock.now += IDLE_SECONDS + 1
+    await asyncio.gather(sessions.expire(), sessions.expire(), sessions.close())
+    assert [one.closed for one in clients] == [1, 1, 1]
+
+
+async def test_few_actions_can_be_undone_and_few_pages_shown_at_a_time() -> None:
     async def run(client: duolog.Client) -> str:
         return "undone"
 
     session = module.Session("a", client(), 0.0, 0.0)
     names = [session.offer(Undo("Undo", run)) for _ in range(module.UNDOS_MAX + 1)]
     assert list(session.undos) == names[1:]
-
-
-def test_a_session_is_shown_few_pages_at_a_time() -> None:
     session = module.Session("a", client(), 0.0, 0.0, looks_max=2)
     with session.looking():
         with session.looking(), pytest.raises(duolog.Busy), session.looking():

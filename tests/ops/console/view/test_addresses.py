@@ -9,7 +9,7 @@ from duolog_server.ops.console.view.addresses import MESSAGE, MESSAGES, TOPIC, a
 from duolog_server.ops.console.view.render import environment
 
 
-def test_each_pattern_has_a_page_or_an_action_and_links_use_no_other() -> None:
+def test_each_pattern_has_a_page_or_an_action_and_no_other_is_taken_for_it() -> None:
     made = environment()
     assert made.loader is not None
     for name in made.list_templates():
@@ -19,6 +19,10 @@ def test_each_pattern_has_a_page_or_an_action_and_links_use_no_other() -> None:
     patterns = {value for name, value in vars(addresses).items() if name.isupper()}
     elsewhere = {addresses.UNDO, addresses.LOGIN, addresses.LOGOUT, addresses.STATIC}
     assert patterns - elsewhere == {*PAGES, *DOWNLOADS, *ACTIONS}
+    path = address(addresses.TAIL, topic="T")
+    scope = {"type": "http", "path": path, "method": "GET"}
+    found = [pattern for pattern in PAGES if Route(pattern, str).matches(scope)[0] is Match.FULL]
+    assert found == [addresses.TAIL]
 
 
 @pytest.mark.parametrize("name", ["orders", "%RETRY%g", "a/b", "a?b#c", "..", "\u00fc", '"><b>'])
@@ -29,24 +33,14 @@ def test_a_name_in_an_address_is_read_back(name: str) -> None:
     assert path.count("/") == 2
 
 
-def test_a_query_leaves_out_what_is_empty() -> None:
+def test_a_query_leaves_out_what_is_empty_and_a_form_leads_back_to_its_page() -> None:
     names = {"topic": "T", "queue": 3, "offset": 7}
     assert address(MESSAGE, {"group": ""}, **names) == "/topics/T/3/7"
     assert address(MESSAGE, {"group": "a b"}, **names) == "/topics/T/3/7?group=a+b"
     assert address(MESSAGES, {"topic": "T&x", "value": 0}) == "/messages?topic=T%26x&value=0"
+    assert own_path("/groups/%25RETRY%25g?q=a") == "/groups/%25RETRY%25g?q=a"
 
 
 @pytest.mark.parametrize("path", ["", "a", "//evil", "/\\evil", "/a\nb", "/login", "https://evil"])
 def test_a_form_leads_to_the_console_alone(path: str) -> None:
     assert own_path(path) == "/"
-
-
-def test_a_form_leads_back_to_its_page() -> None:
-    assert own_path("/groups/%25RETRY%25g?q=a") == "/groups/%25RETRY%25g?q=a"
-
-
-def test_a_topic_s_own_pages_are_not_taken_for_others() -> None:
-    path = address(addresses.TAIL, topic="T")
-    scope = {"type": "http", "path": path, "method": "GET"}
-    found = [pattern for pattern in PAGES if Route(pattern, str).matches(scope)[0] is Match.FULL]
-    assert found == [addresses.TAIL]

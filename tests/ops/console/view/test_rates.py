@@ -17,7 +17,7 @@ from duolog_server.ops.console.view.rates import (
 )
 
 
-def test_a_rate_is_that_of_the_time_between_two_looks() -> None:
+def test_a_rate_is_of_the_time_between_two_looks_and_what_stands_still_is_told() -> None:
     rates = Rates()
     assert rates.note("a", 100, 10.0) == ()
     assert rates.note("a", 300, 12.0) == (100.0,)
@@ -28,9 +28,15 @@ def test_a_rate_is_that_of_the_time_between_two_looks() -> None:
     for second in range(16, 200):
         points = rates.note("a", 50, float(second))
     assert len(points) == POINTS
+    rates = Rates()
+    assert rates.still_seconds("a", None, 10.0) == 0.0
+    assert rates.still_seconds("a", None, 21.0) == 11.0
+    assert rates.still_seconds("a", 4, 22.0) == 0.0
+    assert rates.still_seconds("a", 4, 30.0) == 8.0
+    assert rates.still_seconds("a", 4, 31.0 + GAP_SECONDS) == 0.0, "it may have moved meanwhile"
 
 
-def test_a_gauge_keeps_the_greatest_value_of_each_slot() -> None:
+def test_a_gauge_keeps_the_greatest_value_of_each_slot_and_has_gaps() -> None:
     rates = Rates()
     assert rates.gauge("a", 3, 100.0) == (3,)
     assert rates.gauge("a", 7, 101.0) == (7,)
@@ -39,6 +45,16 @@ def test_a_gauge_keeps_the_greatest_value_of_each_slot() -> None:
     for slot in range(500):
         points = rates.gauge("a", slot, 110.0 + slot * SLOT_SECONDS)
     assert points == tuple(range(500 - POINTS, 500))
+    rates = Rates()
+    rates.gauge("a", 3, 0.0)
+    first, *between, last = rates.gauge("a", 4, 4 * SLOT_SECONDS)
+    assert (first, last, len(between)) == (3, 4, 3)
+    assert all(map(isnan, between))
+    after = rates.gauge("a", 5, 1e9)
+    assert (len(after), after[-1]) == (POINTS, 5)
+    assert all(map(isnan, after[:-1])), "nothing of it is of the last minutes"
+    assert sparkline([5] * POINTS).count("L") == 1
+    assert sparkline([]) == ""
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 9)), max_size=30))
@@ -49,27 +65,7 @@ def test_a_line_of_a_gauge_is_that_of_its_points(looks: list[tuple[int, float]])
         assert lines.line("a", value, now) == sparkline(points.gauge("a", value, now))
 
 
-def test_a_gauge_has_a_gap_where_nobody_looked() -> None:
-    rates = Rates()
-    rates.gauge("a", 3, 0.0)
-    first, *between, last = rates.gauge("a", 4, 4 * SLOT_SECONDS)
-    assert (first, last, len(between)) == (3, 4, 3)
-    assert all(map(isnan, between))
-    after = rates.gauge("a", 5, 1e9)
-    assert (len(after), after[-1]) == (POINTS, 5)
-    assert all(map(isnan, after[:-1])), "nothing of it is of the last minutes"
-
-
-def test_what_stands_still_is_told_as_far_as_it_was_looked_at() -> None:
-    rates = Rates()
-    assert rates.still_seconds("a", None, 10.0) == 0.0
-    assert rates.still_seconds("a", None, 21.0) == 11.0
-    assert rates.still_seconds("a", 4, 22.0) == 0.0
-    assert rates.still_seconds("a", 4, 30.0) == 8.0
-    assert rates.still_seconds("a", 4, 31.0 + GAP_SECONDS) == 0.0, "it may have moved meanwhile"
-
-
-def test_the_series_that_are_looked_at_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_series_that_are_looked_at_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SERIES_MAX", 2)
     rates = Rates()
     for second in range(5):
@@ -81,9 +77,6 @@ def test_the_series_that_are_looked_at_are_kept(monkeypatch: pytest.MonkeyPatch)
     rates.note("new", 0, late)
     assert rates.note("new", 30, late + 1) == (30.0,), "other-0 made room"
     assert rates.note("mine", 0, late + 1) != ()
-
-
-def test_as_many_series_as_there_may_be_are_kept_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SERIES_MAX", 3)
     rates = Rates()
     for second in range(100):
@@ -120,8 +113,3 @@ def test_a_line_has_every_height(points: list[int]) -> None:
         x = round(96 - step * (len(points) - 1 - k), 1)
         before = max(at for at in drawn if at <= x + 0.05)
         assert drawn[before] == pytest.approx(17 - 16 * value / most, abs=0.051)
-
-
-def test_a_level_line_is_short() -> None:
-    assert sparkline([5] * POINTS).count("L") == 1
-    assert sparkline([]) == ""

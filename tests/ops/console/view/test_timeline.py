@@ -19,7 +19,7 @@ HOUR_MS = 3_600_000
 LONG = "node-" + "x" * 250
 
 
-def test_spans_and_gaps_alternate_along_the_line() -> None:
+def test_spans_and_gaps_alternate_along_the_line_by_their_length() -> None:
     line = time_line(
         [
             Led(5, "a", 0, 3 * HOUR_MS, "start", None),
@@ -41,28 +41,19 @@ def test_spans_and_gaps_alternate_along_the_line() -> None:
         f"Time-line of masters: a leads epoch 7; before, no master for 3.4{THIN}s: the lease of b "
         "ended. The table has all of it."
     )
-
-
-def test_what_took_longer_is_longer() -> None:
     lengths = [1_000, 10_000, HOUR_MS, 24 * HOUR_MS, 24 * 365 * HOUR_MS]
     spans = time_line([Led(1, "a", 0, one, "", None) for one in lengths]).spans
     gaps = time_line([Led(1, "a", 0, None, "", one) for one in (0, *lengths)]).gaps
-    for parts in (spans, gaps):
-        widths = [part.end - part.begin for part in parts]
+    for widths in ([one.end - one.begin for one in spans], [one.end - one.begin for one in gaps]):
         assert widths == sorted(widths)
         assert widths[-1] > 2 * widths[0]
     assert spans[-1].end - spans[-1].begin < 150, "a year and a second on one line"
-
-
-def test_a_gap_of_which_nothing_is_known_says_so() -> None:
     line = time_line([Led(1, "a", 0, 5, "", None), Led(2, "b", 0, None, "", None)])
     assert (line.gaps[0].length, line.gaps[0].cause) == ("?", [])
     assert "it is not known how long there was no master." in line.says
-
-
-def test_a_mastership_that_goes_on_does_not_move_the_line() -> None:
     early, late = (time_line([Led(1, "a", begin, None, "start", None)]) for begin in (0, 9**9))
     assert early == late
+    assert time_line([]).spans == []
 
 
 @pytest.mark.parametrize("name", ["a", LONG, "\u202e<script>"])
@@ -76,7 +67,3 @@ def test_texts_have_room(name: str) -> None:
     assert len(gap.cause) <= LINES_MAX
     assert all(LETTER * len(words) < gap.end - gap.begin for words in gap.cause)
     assert name in line.says
-
-
-def test_no_mastership_has_no_line() -> None:
-    assert time_line([]).spans == []

@@ -79,6 +79,7 @@ def test_words() -> None:
     assert spaced("NoSuchMessage") == "No such message"
     assert [plain(pause(ms)) for ms in (0, 60, 900, 3_400)] == ["0 ms", "60 ms", "0.9 s", "3.4 s"]
     assert [sentence("there is none"), sentence("so.")] == ["there is none.", "so."]
+    assert told_apart("x" + "абвгдежзийк").count("U+") == 8
 
 
 @given(st.lists(st.text(min_size=1)))
@@ -88,7 +89,7 @@ def test_a_command_has_its_words_whatever_they_are(words: list[str]) -> None:
     assert all(one.isprintable() or one in "\n\t" for one in command(*words))
 
 
-def test_a_name_that_begins_like_an_option_is_none() -> None:
+def test_a_shell_reads_the_words_of_a_command_and_obeys_none() -> None:
     flags = ["--to", "latest"]
     said = command("group", "reset", names=["g", "T"], flags=flags)
     assert said == "duolog group reset g T --to latest"
@@ -96,9 +97,6 @@ def test_a_name_that_begins_like_an_option_is_none() -> None:
     assert command("msg", "recall", names=["T", key]) == f"duolog msg recall -- T {key}"
     said = command("group", "reset", names=["-g", "T"], flags=flags)
     assert said == "duolog group reset --to latest -- -g T"
-
-
-def test_a_shell_reads_the_words_of_a_command_and_obeys_none() -> None:
     words = [
         "k\x03\nrm x\n",
         "\x1b[201~",
@@ -130,7 +128,3 @@ def test_a_shell_reads_the_words_of_a_command_and_obeys_none() -> None:
 )
 def test_letters_that_look_like_others_are_told(text: str, shown: str) -> None:
     assert told_apart(text) == shown
-
-
-def test_few_of_them_are_told() -> None:
-    assert told_apart("x" + "абвгдежзийк").count("U+") == 8

@@ -16,6 +16,7 @@ from duolog_server.ops.inspection.deadletters.redelivery import (
 )
 from duolog_server.ops.inspection.messages.places import Place
 from duolog_server.ops.inspection.messages.sending import copy_of
+from duolog_server.serve.server import Node
 from duolog_server.store.record import SENT_PROPERTIES_BYTES_MAX
 from tests.nodefixtures import StartNode
 from tests.ops.console.pages.deferred.test_dead import make_letters
@@ -29,9 +30,8 @@ async def bodies(client: duolog.Client) -> list[bytes]:
 
 
 async def test_after_an_error_it_begins_with_the_first_that_was_not_sent(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = await start_node()
     copy, failing = redelivery._copy, {b"2"}
 
     async def failing_once(producer: Producer, group: str, letter: Message) -> None:
@@ -52,15 +52,13 @@ async def test_after_an_error_it_begins_with_the_first_that_was_not_sent(
         assert (await redeliver(client, "g", PLENTY)).done == 0
 
 
-async def test_when_its_time_is_over_nothing_is_lost(start_node: StartNode) -> None:
-    node = await start_node()
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
-        await make_letters(client, [b"0", b"1", b"2", b"3"])
-        late = await redeliver(client, "g", Bounds(100, -1.0))
-        assert (late.done, late.stopped) == (0, "its time limit of -1 s is over")
-        late = await redeliver_at(client, "g", [Place("broker-a", 0, 0)], -1.0)
-        assert (late.done, late.stopped) == (0, "its time limit of -1 s is over")
-        assert (await redeliver(client, "g", PLENTY)).sent == 4
+async def test_when_its_time_is_over_nothing_is_lost(bare_client: duolog.Client) -> None:
+    await make_letters(bare_client, [b"0", b"1", b"2", b"3"])
+    late = await redeliver(bare_client, "g", Bounds(100, -1.0))
+    assert (late.done, late.stopped) == (0, "its time limit of -1 s is over")
+    late = await redeliver_at(bare_client, "g", [Place("broker-a", 0, 0)], -1.0)
+    assert (late.done, late.stopped) == (0, "its time limit of -1 s is over")
+    assert (await redeliver(bare_client, "g", PLENTY)).sent == 4
 
 
 async def test_rounds_are_small_and_each_goes_on_after_the_last(
@@ -98,10 +96,7 @@ async def test_large_bodies_go_out_a_few_at_a_time(
         assert rounds == [2, 1, 2]
 
 
-async def test_copies_have_the_keys_and_full_properties_of_their_originals(
-    start_node: StartNode,
-) -> None:
-    node = await start_node()
+async def test_copies_have_the_keys_and_full_properties_of_their_originals(node: Node) -> None:
     keys = ["a\u00a0b", "c\u3000d", "e"]  # only a space is between two keys
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
         room = SENT_PROPERTIES_BYTES_MAX - len(property_text(None, keys, None)) - 1

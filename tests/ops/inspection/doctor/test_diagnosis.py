@@ -255,8 +255,19 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
 }  # fmt: skip
 
 
-def test_nothing_is_wrong_with_a_cluster_that_is_well() -> None:
+def test_every_cause_is_planted_and_none_is_found_where_all_is_well() -> None:
     assert diagnose(HEALTHY) == []
+    calls = [
+        call
+        for path in Path(*doctor.__path__).glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding"
+    ]
+    causes = {ast.literal_eval(call.args[1]) for call in calls}
+    assert causes == {*PLANTED, "no-master", "only-copy", "no-slave"}
+    told = re.search(r"It knows (\d+)\s+causes", (RUNBOOKS / "README.md").read_text())
+    assert told is not None
+    assert int(told[1]) == len(causes)
 
 
 @pytest.mark.parametrize("cause", PLANTED)
@@ -317,7 +328,7 @@ def test_a_certificate_that_has_expired_is_an_error_and_one_that_lasts_is_none()
     assert seen(EXPIRES_MS) == []
 
 
-def test_clocks_differ_only_where_that_is_certain() -> None:
+def test_clocks_leases_and_switches_differ_only_where_that_is_certain() -> None:
     """What a node says was so at some moment between question and answer."""
 
     def told(*clocks: Clock) -> list[str]:
@@ -328,23 +339,23 @@ def test_clocks_differ_only_where_that_is_certain() -> None:
     assert told(Clock("c", 0, 1), Clock("a", 5000, 5100), Clock("b", 90, 100)) == [
         "the clock of node a is 5.0 s or more ahead of that of node c"
     ]
-
-
-def test_a_lease_may_take_a_while_where_it_is_long() -> None:
     long = {"lease_seconds": 10, "lease_asked_seconds": 10}
     assert diagnose(with_part("b", **long, renewal_ms_max=2000)) == []
     assert [one.cause for one in diagnose(with_part("b", **long, renewal_ms_max=2001))] == [
         "etcd-slow"
     ]
+    passing = diagnose(with_part("b", state="READY"))
+    lasting = diagnose(with_node("b", disk_used_ratio=0.86))
+    assert second_look(passing, passing) == passing
+    assert second_look(lasting, passing) == []
+    assert second_look(passing, lasting) == lasting
+    assert {*PLANTED, "no-master", "only-copy"} > PASSING
 
 
-def test_a_group_without_a_master_names_the_node_to_start() -> None:
+def test_a_group_without_a_master_names_etcd_or_the_node_to_start_first() -> None:
     first, second = diagnose(without_master())
     assert (first.severity, first.cause, first.do) == (ERROR, "no-master", "start a")
     assert (second.cause, second.where) == ("node-down", "node a of g")
-
-
-def test_without_etcd_it_is_brought_back_first() -> None:
     standing: dict[str, Any] = {"role": "STANDING", "state": "", "sync_state_set": ()}
     standing["lease_left_ms"] = 0
     nodes = tuple(
@@ -368,38 +379,28 @@ def test_without_etcd_it_is_brought_back_first() -> None:
     alone = [replace(one, stale=False) for one in nodes]
     found = diagnose(replace(HEALTHY, nodes=tuple(alone), groups=(), topics=()))
     assert found[1].do == "bring back etcd; its nodes need no restart"
-
-
-def test_a_member_that_nobody_lists_is_down() -> None:
     a, b, _ = HEALTHY.nodes
-    (found,) = diagnose(replace(HEALTHY, nodes=(a, b)))
-    assert (found.cause, found.where) == ("node-down", "node c of g")
+    (down,) = diagnose(replace(HEALTHY, nodes=(a, b)))
+    assert (down.cause, down.where) == ("node-down", "node c of g")
 
 
-def test_a_master_that_alone_has_everything_is_an_error() -> None:
+def test_what_is_wrong_with_a_master_is_told_and_the_worst_comes_first() -> None:
     found = diagnose(with_part("a", sync_state_set=("a",)))
     assert [(one.severity, one.cause) for one in found] == [
         (ERROR, "only-copy"),
         (WARNING, "not-in-sync"),
         (WARNING, "not-in-sync"),
     ]
-
-
-def test_damage_of_a_master_is_an_error() -> None:
-    (found,) = diagnose(with_node("a", corrupt_ranges=2))
-    assert (found.severity, found.cause) == (ERROR, "damaged-log")
-
-
-def test_an_old_master_that_has_not_noticed_yet_is_no_second_one() -> None:
+    (damaged,) = diagnose(with_node("a", corrupt_ranges=2))
+    assert (damaged.severity, damaged.cause) == (ERROR, "damaged-log")
     late = node("b", role="LEADING", state="", epoch=3, sync_state_set=NAMES)
     assert diagnose(with_node("b", role="SYNC_MASTER", replication=late.replication)) == []
-
-
-def test_the_worst_comes_first() -> None:
     seen = replace(with_node("b", fence_reason="EIO", recovered_abnormally=True), topics=(DEAD,))
     severities = [SEVERITIES.index(found.severity) for found in diagnose(seen)]
     assert severities == sorted(severities)
     assert len(severities) == 3
+    found = diagnose(with_part("a", refusal="its lease expired", lease_left_ms=0))
+    assert [one.cause for one in found] == ["no-lease"]
 
 
 @pytest.mark.parametrize("asked", ["a", "b"])
@@ -407,61 +408,21 @@ def test_a_pair_with_fixed_roles_is_well_whoever_is_asked(asked: str) -> None:
     assert diagnose(fixed_pair(asked)) == []
 
 
-def test_a_fixed_master_that_waits_for_slaves_in_vain() -> None:
+def test_fixed_masters_and_drained_nodes_are_told_as_such() -> None:
     found = [one.cause for one in diagnose(fixed_pair("a", in_sync=False))]
     assert found == ["no-slave", "not-in-sync"]
-
-
-def test_two_fixed_masters_have_epochs_of_their_own() -> None:
     seen = fixed_pair("a")
     master, other = seen.nodes
     other = replace(
         other, role="SYNC_MASTER", replication=replace(master.replication, epoch=9, slaves=())
     )
     assert "two-masters" in [one.cause for one in diagnose(replace(seen, nodes=(master, other)))]
-
-
-def test_a_master_that_is_not_reached_from_here_is_not_missing() -> None:
-    found = diagnose(replace(HEALTHY, unreachable=frozenset({("g", "a")})))
-    assert [one.cause for one in found] == ["unreachable"]
-
-
-def test_a_drained_node_that_is_down_is_being_maintained() -> None:
+    unreached = diagnose(replace(HEALTHY, unreachable=frozenset({("g", "a")})))
+    assert [one.cause for one in unreached] == ["unreachable"]
     seen = with_replica("b", drained=True)
     nodes = [replace(one, stale=one.name == "b") for one in seen.nodes]
-    (found,) = diagnose(replace(seen, nodes=tuple(nodes)))
-    assert (found.severity, found.cause) == (NOTE, "drained")
-    assert "does not answer at b:1" in found.what
-
-
-def test_an_address_that_does_not_answer_is_a_node_that_is_down() -> None:
-    (found,) = diagnose(replace(HEALTHY, silent=("d:1",)))
-    assert (found.cause, found.where) == ("node-down", "node at d:1")
-
-
-def test_a_master_whose_lease_is_over_does_not_refuse_for_want_of_replicas() -> None:
-    found = diagnose(with_part("a", refusal="its lease expired", lease_left_ms=0))
-    assert [one.cause for one in found] == ["no-lease"]
-
-
-def test_what_a_switch_of_masters_causes_is_told_if_two_looks_find_it() -> None:
-    passing = diagnose(with_part("b", state="READY"))
-    lasting = diagnose(with_node("b", disk_used_ratio=0.86))
-    assert second_look(passing, passing) == passing
-    assert second_look(lasting, passing) == []
-    assert second_look(passing, lasting) == lasting
-    assert {*PLANTED, "no-master", "only-copy"} > PASSING
-
-
-def test_every_cause_is_planted() -> None:
-    calls = [
-        call
-        for path in Path(*doctor.__path__).glob("*.py")
-        for call in ast.walk(ast.parse(path.read_text()))
-        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding"
-    ]
-    causes = {ast.literal_eval(call.args[1]) for call in calls}
-    assert causes == {*PLANTED, "no-master", "only-copy", "no-slave"}
-    told = re.search(r"It knows (\d+)\s+causes", (RUNBOOKS / "README.md").read_text())
-    assert told is not None
-    assert int(told[1]) == len(causes)
+    (alone,) = diagnose(replace(seen, nodes=tuple(nodes)))
+    assert (alone.severity, alone.cause) == (NOTE, "drained")
+    assert "does not answer at b:1" in alone.what
+    (alone,) = diagnose(replace(HEALTHY, silent=("d:1",)))
+    assert (alone.cause, alone.where) == ("node-down", "node at d:1")

@@ -22,21 +22,19 @@ PUB = record(
 )
 
 
-def test_a_send_is_read() -> None:
+def test_sends_consuming_decisions_and_recalls_are_read() -> None:
     (found,) = parse(PUB)
     assert found == TraceRecord(
         "Pub", ID, 1700000000000, "producers", "orders", "10.0.0.1:10911", 3, True
     )
-
-
-@pytest.mark.parametrize("behind", [("false",), ("0A00", "false"), ("0A00", "false", "10.0.0.9")])
-def test_a_send_of_each_version_says_whether_it_worked(behind: tuple[str, ...]) -> None:
-    begin = ("Pub", 1, "r", "p", "T", ID, "null", "", "h", 11, 3, 0)
-    (found,) = parse(record(*begin, *behind))
-    assert found.ok is False
-
-
-def test_consuming_has_a_begin_and_an_end() -> None:
+    decided = record(
+        *("EndTransaction", 7, "r", "producers", "orders", ID, "null", "null", "10.0.0.1:10911"),
+        *(2, "tx", "COMMIT_MESSAGE", "true"),
+    )
+    recalled = record("Recall", 9, "r", "producers", "orders", ID, "true")
+    one, two = parse(decided + recalled)
+    assert (one.kind, one.detail) == ("EndTransaction", "COMMIT_MESSAGE (after a check)")
+    assert (two.kind, two.ok) == ("Recall", True)
     before = record("SubBefore", 5, "r", "billing", "request-1", ID, 2, "order-7")
     after = record("SubAfter", "request-1", ID, 40, "true", "order-7", 0, 45)
     newer = record("SubAfter", "request-1", ID, 40, "false", "order-7", 4, 45, "billing")
@@ -57,15 +55,11 @@ def test_consuming_has_a_begin_and_an_end() -> None:
     ]
 
 
-def test_a_decision_and_a_recall_are_read() -> None:
-    decided = record(
-        *("EndTransaction", 7, "r", "producers", "orders", ID, "null", "null", "10.0.0.1:10911"),
-        *(2, "tx", "COMMIT_MESSAGE", "true"),
-    )
-    recalled = record("Recall", 9, "r", "producers", "orders", ID, "true")
-    one, two = parse(decided + recalled)
-    assert (one.kind, one.detail) == ("EndTransaction", "COMMIT_MESSAGE (after a check)")
-    assert (two.kind, two.ok) == ("Recall", True)
+@pytest.mark.parametrize("behind", [("false",), ("0A00", "false"), ("0A00", "false", "10.0.0.9")])
+def test_a_send_of_each_version_says_whether_it_worked(behind: tuple[str, ...]) -> None:
+    begin = ("Pub", 1, "r", "p", "T", ID, "null", "", "h", 11, 3, 0)
+    (found,) = parse(record(*begin, *behind))
+    assert found.ok is False
 
 
 @given(st.binary(max_size=60), st.integers(0, len(PUB)))
@@ -75,7 +69,7 @@ def test_what_cannot_be_read_is_passed_over(noise: bytes, cut: int) -> None:
     assert parse(noise.replace(b"\x01", b"") + b"\x02" + PUB)[-1].message_id == ID
 
 
-def test_a_way_has_a_line_for_each_step_and_group() -> None:
+def test_a_way_has_a_line_for_each_step_and_group_and_what_clients_tell() -> None:
     step = TrackStep("DELAYED", "rmq_sys_wheel_timer", 0, 4, 900, 1700000000100, 1700000005000)
     stored = TrackStep("STORED", "orders", 2, 17, 2000, 1700000005010)
     groups = (
@@ -101,14 +95,13 @@ def test_a_way_has_a_line_for_each_step_and_group() -> None:
     told = way.as_json(message, parse(PUB))
     assert told["trace_id"] == "0af7651916cd43dd8448eb211c80319c"
     assert [one["kind"] for one in told["client_records"]] == ["Pub"]  # type: ignore[attr-defined]
-
-
-def test_what_clients_tell_is_a_line_of_the_way() -> None:
-    told = record("SubBefore", 5, "r", "billing", "request-1", ID, 2, "order-7")
-    told += record("SubAfter", "request-1", ID, 40, "false", "order-7", 4, 45, "billing")
+    records = record("SubBefore", 5, "r", "billing", "request-1", ID, 2, "order-7")
+    records += record("SubAfter", "request-1", ID, 40, "false", "order-7", 4, 45, "billing")
     stored = TrackStep("STORED", "orders", 2, 17, 2000, 4)
     message = TrackedMessage(ID, 1, "10.0.0.5:555", "", (stored,), ())
-    lines = [(row["step"], row["place"], row["detail"]) for row in way.rows(message, parse(told))]
+    lines = [
+        (row["step"], row["place"], row["detail"]) for row in way.rows(message, parse(records))
+    ]
     assert lines[2:] == [
         ("client began", "billing", "attempt 3"),
         ("client ended", "billing", "40 ms, failed, FAILED"),

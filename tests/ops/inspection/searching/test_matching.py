@@ -77,11 +77,8 @@ def test_case_counts_where_it_is_asked_to(
     assert bool(Needle(text, any_case).rows(batch_of([body.encode()], [{}]))) is found
 
 
-def test_a_text_over_two_messages_is_in_neither() -> None:
+def test_a_text_over_two_messages_and_what_nodes_set_is_not_found() -> None:
     assert Needle("ab").rows(batch_of([b"xa", b"bx", b"", b"ab"], [{}] * 4)) == [3]
-
-
-def test_what_nodes_set_is_not_searched() -> None:
     hidden = {name: "needle" for name in RESERVED - SEARCHED}
     batch = batch_of(
         [b""] * 5,

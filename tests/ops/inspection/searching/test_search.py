@@ -105,26 +105,32 @@ async def test_the_first_ones_in_order_are_found_and_the_rest_is_not_read(
         assert search.progress.scanned < SENT // 2
 
 
-async def test_a_range_of_time_is_searched(start_node: StartNode) -> None:
-    node = await start_node()
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
-        sent = await filled(client)
-        begin, end = sent[20].store_time_ms, sent[40].store_time_ms
-        inside = [one for one in sent if begin <= one.store_time_ms <= end]
-        search = await found_by(client, Terms("T", text="n", begin_ms=begin, end_ms=end))
-        assert sorted(places(search)) == sorted(map(place, inside))
-        assert search.progress.total == len(inside)
-        later = await found_by(client, Terms("T", text="n", begin_ms=sent[-1].store_time_ms + 1))
-        assert (later.progress.total, later.progress.end) == (0, End.WHOLE)
-
-
-async def test_what_is_passed_over_is_not_found(start_node: StartNode) -> None:
-    node = await start_node()
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
-        await filled(client)
-        search = Search[object](client, Terms("T", text="odd"), lambda one: None)
+async def test_a_range_is_searched_and_the_rest_not_found(bare_client: duolog.Client) -> None:
+    sent = await filled(bare_client)
+    begin, end = sent[20].store_time_ms, sent[40].store_time_ms
+    inside = [one for one in sent if begin <= one.store_time_ms <= end]
+    search = await found_by(bare_client, Terms("T", text="n", begin_ms=begin, end_ms=end))
+    assert sorted(places(search)) == sorted(map(place, inside))
+    assert search.progress.total == len(inside)
+    later = await found_by(bare_client, Terms("T", text="n", begin_ms=sent[-1].store_time_ms + 1))
+    assert (later.progress.total, later.progress.end) == (0, End.WHOLE)
+    odd = Search[object](bare_client, Terms("T", text="odd"), lambda one: None)
+    await odd.run()
+    assert (odd.hits, odd.progress.scanned) == ([], SENT)
+    shown = set(map(place, sent[-5:]))
+    terms = Terms("T", text="number", results_max=5)
+    search = Search(bare_client, terms, lambda one: place(one) if place(one) in shown else None)
+    async with asyncio.timeout(30):
         await search.run()
-        assert (search.hits, search.progress.scanned) == ([], SENT)
+    assert len(search.hits) == 5
+    assert search.progress.end is End.WHOLE
+    for newest_first in (True, False):
+        terms = Terms("T", text="number", newest_first=newest_first, results_max=SENT - 1)
+        assert (await found_by(bare_client, terms)).progress.end is End.ENOUGH
+        terms = replace(terms, results_max=SENT)
+        assert len((await found_by(bare_client, terms)).hits) == SENT
+    with pytest.raises(duolog.UnknownTopic):
+        await found_by(bare_client, Terms("none", text="x"))
 
 
 async def test_a_search_ends_in_time_and_keeps_what_it_found(
@@ -155,59 +161,49 @@ async def test_a_search_ends_in_time_and_keeps_what_it_found(
 
 
 async def test_a_search_is_cancelled(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+    bare_client: duolog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = await start_node()
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
-        await filled(client)
-        stalled = asyncio.Event()
+    await filled(bare_client)
+    stalled = asyncio.Event()
 
-        async def stalls(*asked: Any, **how: Any) -> Any:
-            stalled.set()
-            await asyncio.Event().wait()
+    async def stalls(*asked: Any, **how: Any) -> Any:
+        stalled.set()
+        await asyncio.Event().wait()
 
-        monkeypatch.setattr(client, "fetch", stalls)
-        search = Search(client, Terms("T", text="number"), place)
-        task = asyncio.create_task(search.run())
-        async with asyncio.timeout(10):
-            await stalled.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert search.progress.end is End.STOPPED
+    monkeypatch.setattr(bare_client, "fetch", stalls)
+    search = Search(bare_client, Terms("T", text="number"), place)
+    task = asyncio.create_task(search.run())
+    async with asyncio.timeout(10):
+        await stalled.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert search.progress.end is End.STOPPED
 
 
-async def test_a_read_over_a_quota_is_tried_again(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+async def test_reads_are_paced_and_quotas_waited_for(
+    bare_client: duolog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = await start_node()
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
-        await filled(client)
-        fetch, refused = client.fetch, False
+    await filled(bare_client)
+    fetch, refused = bare_client.fetch, False
 
-        async def refuses(*asked: Any, **how: Any) -> Any:
-            nonlocal refused
-            if not refused:
-                refused = True
-                raise duolog.Throttled("wait", 1)
-            return await fetch(*asked, **how)
+    async def refuses(*asked: Any, **how: Any) -> Any:
+        nonlocal refused
+        if not refused:
+            refused = True
+            raise duolog.Throttled("wait", 1)
+        return await fetch(*asked, **how)
 
-        monkeypatch.setattr(client, "fetch", refuses)
-        search = await found_by(client, Terms("T", text="number"))
-        assert len(search.hits) == SENT
-        assert refused
-
-
-async def test_reads_are_paced(start_node: StartNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    node = await start_node()
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
-        await filled(client)
-        monkeypatch.setattr(module, "BYTES_A_SECOND", 10_000)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        await found_by(client, Terms("T", text="number"))
-        # More than 60 messages of 36 bytes and their bodies.
-        assert loop.time() - began > 60 * 36 / 10_000
+    monkeypatch.setattr(bare_client, "fetch", refuses)
+    search = await found_by(bare_client, Terms("T", text="number"))
+    assert len(search.hits) == SENT
+    assert refused
+    monkeypatch.setattr(module, "BYTES_A_SECOND", 10_000)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await found_by(bare_client, Terms("T", text="number"))
+    # More than 60 messages of 36 bytes and their bodies.
+    assert loop.time() - began > 60 * 36 / 10_000
 
 
 @pytest.mark.parametrize(
@@ -223,43 +219,10 @@ async def test_reads_are_paced(start_node: StartNode, monkeypatch: pytest.Monkey
         Terms("T", sql="a = "),
     ],
 )
-async def test_wrong_terms_are_refused(start_node: StartNode, terms: Terms) -> None:
-    node = await start_node()
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
-        await filled(client)
-        with pytest.raises(duolog.BadRequest):
-            await found_by(client, terms)
-
-
-async def test_a_topic_that_does_not_exist_is_told(start_node: StartNode) -> None:
-    node = await start_node()
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
-        with pytest.raises(duolog.UnknownTopic):
-            await found_by(client, Terms("none", text="x"))
-
-
-async def test_more_than_are_kept_are_told(start_node: StartNode) -> None:
-    node = await start_node()
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
-        await filled(client)
-        for newest_first in (True, False):
-            terms = Terms("T", text="number", newest_first=newest_first, results_max=SENT - 1)
-            assert (await found_by(client, terms)).progress.end is End.ENOUGH
-            terms = replace(terms, results_max=SENT)
-            assert len((await found_by(client, terms)).hits) == SENT
-
-
-async def test_what_is_passed_over_is_not_told_as_more(start_node: StartNode) -> None:
-    node = await start_node()
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
-        stored = await filled(client)
-        shown = set(map(place, stored[-5:]))
-        terms = Terms("T", text="number", results_max=5)
-        search = Search(client, terms, lambda one: place(one) if place(one) in shown else None)
-        async with asyncio.timeout(30):
-            await search.run()
-        assert len(search.hits) == 5
-        assert search.progress.end is End.WHOLE
+async def test_wrong_terms_are_refused(bare_client: duolog.Client, terms: Terms) -> None:
+    await filled(bare_client)
+    with pytest.raises(duolog.BadRequest):
+        await found_by(bare_client, terms)
 
 
 async def test_how_far_a_search_is_grows_with_each_read(

@@ -51,10 +51,7 @@ def test_a_call_is_known_by_its_headers() -> None:
     [(name, size)] = known.began_with
     assert name == ("10.0.0.1", 5)
     assert size >= CALL_BYTES + 101
-
-
-def test_the_headers_of_an_ended_connection_are_not_read() -> None:
-    """They may be a hundred thousand."""
+    # They may be a hundred thousand.
     known, call = Known(ended=True), Call()
     assert begin(known, call) is None
     assert (known.began_with, call.reads) == ([], 0)

@@ -61,7 +61,7 @@ def looks(ledger: Looked, received: dict[Name, int], count: int = LOOKS) -> set[
     return found
 
 
-def test_what_is_known_is_not_unfinished() -> None:
+def test_what_is_known_in_however_many_parts_is_not_unfinished() -> None:
     ledger = Looked(MOST, LONGEST)
     total = 0
     for _ in range(100):
@@ -69,9 +69,6 @@ def test_what_is_known_is_not_unfinished() -> None:
         ledger.known(name(1), MIB)
         assert ledger.see({name(1): total}) == set()
         assert ledger.unfinished == 0
-
-
-def test_a_look_may_come_in_parts_with_messages_between_them() -> None:
     ledger, whole = called(name(1), name(2), name(3)), {name(1): MIB, name(2): MIB, name(3): MIB}
     for one, size in whole.items():
         ledger.look({one: size}, MonoMs(ledger.now_ms))
@@ -82,13 +79,20 @@ def test_a_look_may_come_in_parts_with_messages_between_them() -> None:
     assert ledger.unfinished == 3 * (MIB - OWN)
 
 
-def test_connections_of_which_no_message_arrives_end_the_largest_first() -> None:
+def test_the_largest_end_first_and_those_with_far_too_much_whatever_arrives() -> None:
     ledger = known(name(1), name(2), name(3))
     received = {name(1): 3 * MIB, name(2): 5 * MIB, name(3): 4 * MIB}
     assert looks(ledger, received, LOOKS - 1) == set()
     assert ledger.unfinished == 12 * MIB - 3 * OWN - 3
     assert looks(ledger, received, 1) == {name(2)}
     assert looks(ledger, {one: received[one] for one in (name(1), name(3))}) == set()
+    ledger = known(name(1))
+    most = MOST + LONGEST
+    for number in (1, 2):
+        ledger.known(name(1), 100 * MIB)
+        assert ledger.see({name(1): number * 100 * MIB + most}) == set()
+    ledger.known(name(1), 100 * MIB)
+    assert ledger.see({name(1): 300 * MIB + most + OWN + 10}) == {name(1)}
 
 
 def test_a_connection_whose_messages_arrive_goes_on_beside_others() -> None:
@@ -103,9 +107,6 @@ def test_a_connection_whose_messages_arrive_goes_on_beside_others() -> None:
         ended.append(ledger.see(received))
     assert [found for found in ended if found] == [{stalled}]
     assert ended.index({stalled}) == LOOKS - 1
-
-
-def test_small_messages_do_not_keep_a_connection_with_much_that_is_unfinished() -> None:
     large, other = name(1), name(2)
     ledger = known(large, other)
     found: set[Name] = set()
@@ -115,17 +116,7 @@ def test_small_messages_do_not_keep_a_connection_with_much_that_is_unfinished() 
     assert found == {large}
 
 
-def test_a_connection_with_far_too_much_ends_whatever_arrives() -> None:
-    ledger = known(name(1))
-    most = MOST + LONGEST
-    for number in (1, 2):
-        ledger.known(name(1), 100 * MIB)
-        assert ledger.see({name(1): number * 100 * MIB + most}) == set()
-    ledger.known(name(1), 100 * MIB)
-    assert ledger.see({name(1): 300 * MIB + most + OWN + 10}) == {name(1)}
-
-
-def test_what_little_stays_unfinished_for_long_is_forgotten() -> None:
+def test_little_that_stays_pings_and_one_long_message_end_nobody() -> None:
     ledger = known(name(1), name(2))
     received = {name(1): MIB // 2, name(2): 2 * MIB}
     looks(ledger, received, 2)
@@ -134,10 +125,7 @@ def test_what_little_stays_unfinished_for_long_is_forgotten() -> None:
     assert ledger.unfinished == before
     ledger.see(received, after_ms=100)
     assert 0 < ledger.unfinished == 2 * MIB - OWN - 1
-
-
-def test_pings_of_a_connection_that_only_listens_count_for_nothing() -> None:
-    """One that subscribes sends nothing else for days, and no call of it waits for a message."""
+    # One that subscribes sends nothing else for days, and no call of it waits for a message.
     ledger, sent = known(name(1)), 1
     ledger.over(name(1), gave_up=False)
     for _ in range(50_000):  # a ping each 5 s, within TLS
@@ -145,9 +133,6 @@ def test_pings_of_a_connection_that_only_listens_count_for_nothing() -> None:
         assert ledger.see({name(1): sent}, after_ms=5_000) == set()
     assert ledger.see({name(1): sent + MIB}) == set()
     assert looks(ledger, {name(1): sent + MIB}, 200) == {name(1)}, "what is none"
-
-
-def test_one_alone_may_have_as_much_as_the_longest_message() -> None:
     ledger = called(name(1), name(2))
     assert looks(ledger, {name(1): LONGEST, name(2): 2 * OWN}, 50) == set()
     assert looks(ledger, {name(1): LONGEST + OWN + 1, name(2): OWN}) == {name(1)}
@@ -168,9 +153,6 @@ def test_those_of_which_no_message_ever_arrived_have_a_part_and_end_sooner() -> 
     received = {name(1): 4 * MIB, name(4): part + OWN + 1}
     assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS - 1) == set()
     assert ledger.see(received, after_ms=1) == {name(4)}
-
-
-def test_strangers_whose_calls_may_wait_to_be_taken_end_later() -> None:
     part = MOST // module.STRANGERS_PART
     ledger = called(name(1), name(2))
     received = {name(1): 2 * part, name(2): 2 * part + 1}
@@ -202,7 +184,16 @@ def test_a_connection_that_says_much_and_calls_nothing_ends_however_much_there_i
     assert looks(ledger, received, 50 + module.UNCALLED_MS // 50) == set()
 
 
-def test_how_long_a_connection_said_nothing_is_no_part_of_how_long_its_calls_waited() -> None:
+def test_a_connection_ends_after_some_looks_and_some_time() -> None:
+    ledger = known(name(1), name(2))
+    received = {name(1): 5 * MIB, name(2): 5 * MIB}
+    assert ledger.see(received, after_ms=60_000) == set()  # its messages may not have been served
+    assert len(ledger.see(received, after_ms=0)) == 1
+    ledger = known(name(1), name(2))
+    received = {name(1): 5 * MIB, name(2): 5 * MIB}
+    for _ in range(module.SILENT_MS - 1):
+        assert ledger.see(received, after_ms=1) == set()
+    assert len(ledger.see(received, after_ms=1)) == 1
     ledger = Looked(MOST, LONGEST)
     ledger.is_calling = True
     assert looks(ledger, {name(1): OWN}, 2 * module.UNCALLED_MS // 50) == set()
@@ -211,35 +202,14 @@ def test_how_long_a_connection_said_nothing_is_no_part_of_how_long_its_calls_wai
     assert ledger.see(received) == {name(1)}
 
 
-def test_a_connection_ends_after_some_looks_however_long_they_took() -> None:
-    ledger = known(name(1), name(2))
-    received = {name(1): 5 * MIB, name(2): 5 * MIB}
-    assert ledger.see(received, after_ms=60_000) == set()  # its messages may not have been served
-    assert len(ledger.see(received, after_ms=0)) == 1
-
-
-def test_a_connection_ends_after_some_time_however_many_looks_there_were() -> None:
-    ledger = known(name(1), name(2))
-    received = {name(1): 5 * MIB, name(2): 5 * MIB}
-    for _ in range(module.SILENT_MS - 1):
-        assert ledger.see(received, after_ms=1) == set()
-    assert len(ledger.see(received, after_ms=1)) == 1
-
-
-def test_what_a_connection_has_of_its_own_does_not_count() -> None:
+def test_what_is_known_belongs_to_its_connection_and_goes_with_it() -> None:
     ledger = Looked(MOST, LONGEST)
     assert looks(ledger, {name(number): OWN for number in range(1000)}) == set()
     assert ledger.unfinished == 0
-
-
-def test_what_is_known_too_early_or_too_well_is_no_credit() -> None:
     ledger = Looked(MOST, LONGEST)
     ledger.known(name(1), 100 * MIB)
     ledger.see({name(1): MIB})
     assert looks(ledger, {name(1): MIB + LONGEST + OWN + 1}) == {name(1)}
-
-
-def test_a_connection_that_is_heard_of_before_it_is_seen_is_known_when_it_is() -> None:
     ledger = Looked(MOST, LONGEST)
     ledger.known(name(1), 50 * MIB)
     for _ in range(module.UNSEEN_LOOKS - 1):
@@ -248,9 +218,6 @@ def test_a_connection_that_is_heard_of_before_it_is_seen_is_known_when_it_is() -
         ledger.see({}, every=False)  # of those that were known before
     ledger.see({name(1): 50 * MIB})
     assert ledger.unfinished == 0
-
-
-def test_connections_that_are_gone_are_forgotten() -> None:
     ledger = Looked(MOST, LONGEST)
     for number in range(100):
         ledger.known(name(number), 10)
@@ -261,9 +228,7 @@ def test_connections_that_are_gone_are_forgotten() -> None:
     assert ledger.unfinished == 0
 
 
-def test_headers_without_an_end_behind_a_call_that_has_its_message_end_as_those_before_any() -> (
-    None
-):
+def test_headers_without_an_end_are_those_before_or_behind_a_call_and_no_others() -> None:
     ledger = called(name(1), name(2), name(3))
     ledger.over(name(1), gave_up=False)
     ledger.over(name(1), gave_up=False)  # of a call that was forgotten
@@ -276,9 +241,6 @@ def test_headers_without_an_end_behind_a_call_that_has_its_message_end_as_those_
     assert looks(ledger, received, 1) == {name(1)}
     del received[name(1)]
     assert looks(ledger, received, 50 + module.UNCALLED_MS // 50) == set()
-
-
-def test_what_is_left_of_a_call_that_was_given_up_is_no_headers_without_an_end() -> None:
     ledger, most = called(name(1)), OWN + module.UNCALLED_BYTES
     received = {name(1): 3 * MIB}
     ledger.see(received)
@@ -289,10 +251,7 @@ def test_what_is_left_of_a_call_that_was_given_up_is_no_headers_without_an_end()
     assert looks(ledger, received) == set()
     received[name(1)] += 1
     assert looks(ledger, received, 1) == {name(1)}
-
-
-def test_what_was_unfinished_before_a_call_began_is_no_headers_without_an_end() -> None:
-    """Of very many calls a little of each may be: what is known of them is an estimate."""
+    # Of very many calls a little of each may be: what is known of them is an estimate.
     ledger, size = Looked(MOST, LONGEST), 0
     for _ in range(20):
         size += module.UNCALLED_BYTES

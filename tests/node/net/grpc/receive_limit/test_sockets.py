@@ -54,7 +54,7 @@ def received(server: socket.socket, data: bytes) -> None:
         got += len(server.recv(65_536))
 
 
-def test_bytes_that_were_read_are_counted(connect: Callable[[], Pair]) -> None:
+def test_bytes_read_are_counted_on_connections_of_the_port(connect: Callable[[], Pair]) -> None:
     client, server = connect()
     sockets = Sockets({server.getsockname()[1]})
     name = client.getsockname()[:2]
@@ -70,9 +70,6 @@ def test_bytes_that_were_read_are_counted(connect: Callable[[], Pair]) -> None:
     received(server, b"x" * 1000)
     assert received_of(sockets) == {name: 51_000}
     sockets.close()
-
-
-def test_connections_of_other_ports_are_left_out(connect: Callable[[], Pair]) -> None:
     _, server = connect()
     sockets = Sockets({server.getsockname()[1] + 1})
     find(sockets)

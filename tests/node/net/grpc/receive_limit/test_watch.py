@@ -16,6 +16,7 @@ from duolog_server.serve.server import Node
 from tests import http2bytes as h2
 from tests.grpccaller import APPEND, CHECK, Caller
 from tests.nodefixtures import StartNode
+from tests.until import until
 
 pytestmark = pytest.mark.skipif(not has_counters(), reason="no counters of connections")
 
@@ -79,9 +80,7 @@ async def test_a_look_that_the_system_does_not_allow_is_made_again(
     watch = watching.Watch(Ledger(MIB, MIB))
     with capture_logs() as lines:
         watch.start({1})
-        async with asyncio.timeout(WAIT_SECONDS):
-            while looks < 10:
-                await asyncio.sleep(0)
+        await until(lambda: looks >= 10)
         await watch.stop()
     assert [line["reason"] for line in lines] == ["too many open files"] * 2, "once for each spell"
 
@@ -111,6 +110,17 @@ async def test_headers_that_do_not_end_behind_a_call_end_however_much_there_is_r
     assert await asyncio.to_thread(sends_endless_headers, endpoint(node), call)
 
 
+async def test_a_stopped_node_looks_no_more(start_node: StartNode) -> None:
+    node = await start_node()
+    watch = node._server._watch  # type: ignore[union-attr]
+    assert watch._task is not None
+    task = watch._task
+    await node.stop()
+    assert task.done()
+    watch.known(("10.0.0.1", 1), 5)
+    assert watch._ledger._connections == {}
+
+
 async def test_requests_that_arrive_are_counted_as_such_and_nobody_ends(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,22 +134,14 @@ async def test_requests_that_arrive_are_counted_as_such_and_nobody_ends(
                 await producer.send_batch("T", [b"x" * 60_000] * 60)
                 await client.pull("T", 0, 0)
             connections = watch._ledger._connections
-            async with asyncio.timeout(WAIT_SECONDS):  # for a look that comes after all that
-                while sum(one.received for one in connections.values()) < 7 * 60 * 60_000 or any(
-                    one.known for one in connections.values()
-                ):
-                    await asyncio.sleep(0.02)
+            await until(
+                lambda: (
+                    not (
+                        sum(one.received for one in connections.values()) < 7 * 60 * 60_000
+                        or any(one.known for one in connections.values())
+                    )
+                )
+            )  # for a look that comes after all that
             found = [one.unfinished for one in connections.values()]
     assert max(found) < 64 << 10  # of 28 MB
     assert not [line for line in lines if line["event"] == "gRPC: a connection was ended"]
-
-
-async def test_a_stopped_node_looks_no_more(start_node: StartNode) -> None:
-    node = await start_node()
-    watch = node._server._watch  # type: ignore[union-attr]
-    assert watch._task is not None
-    task = watch._task
-    await node.stop()
-    assert task.done()
-    watch.known(("10.0.0.1", 1), 5)
-    assert watch._ledger._connections == {}

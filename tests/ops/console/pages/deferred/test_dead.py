@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -19,7 +18,7 @@ from duolog_server.ops.console.sessions.viewers import Viewers
 from duolog_server.ops.console.view.visits import FORM_BYTES
 from duolog_server.ops.inspection.deadletters import letters as places
 from duolog_server.ops.inspection.deadletters.letters import lines, selected
-from tests.keyfiles import access_files
+from duolog_server.serve.server import Node
 from tests.nodefixtures import StartNode
 from tests.ops.console.test_actions import act, form_of
 from tests.ops.console.test_app import (
@@ -28,7 +27,6 @@ from tests.ops.console.test_app import (
     TYPED,
     as_boss,
     browser,
-    make_users,
     read,
     sentence,
 )
@@ -103,90 +101,83 @@ async def test_pages_lead_through_all_dead_letters_and_back(
             await read(at, f"/groups/g/dead?at={quote(wrong)}", 400)
 
 
-async def test_what_is_selected_is_sent_again_and_nothing_else(start_node: StartNode) -> None:
-    node = await start_node()
-    endpoint = f"127.0.0.1:{node.port}"
-    async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as at:
-        await make_letters(client, [b"a", b"b"])
-        await make_letters(client, [b"gone"], "U")
-        await client.admin.delete_topic("U")
-        _, second, third = names(await read(at, "/groups/g/dead"))
-        chosen = [second, third, "letter:broker-a/0/77"]
-        some = "?selected=1&" + "&".join(f"{quote(name)}=on" for name in chosen)
-        asked = await read(at, f"/groups/g/redeliver{some}")
-        assert sentence(asked) == (
-            "2 dead letters to 2 topics: every group there gets them. "
-            "Of the selection: 1 no longer kept."
-        )
-        assert '<th scope="row">U</th><td class="n">1</td><td class="n">no</td>' in asked
-        form = await form_of(at, f"/groups/g/redeliver{some}")
-        answer = await at.post("/groups/g/redeliver", data={**form, "confirm": "h"}, headers=ORIGIN)
-        assert answer.status_code == 400
-        assert await client.pull("T", 0, 2) is not None
-        told = await act(at, "/groups/g/redeliver", some, confirm="g")
-        assert told.startswith("1 dead letter sent again. 2 not sent: broker-a/0/2 to U: topic")
-        assert told.endswith("; broker-a/0/77: it is no longer kept.")
-        (copy,) = await client.pull("T", 0, 2)
-        assert (copy.body, copy.keys) == (b"b", ["k1"])
-        assert copy.properties["REDELIVERED_FROM"] == "g/broker-a/0/1"
-        again = await act(at, "/groups/g/redeliver", f"?{quote(second)}=on", confirm="g")
-        assert again == "1 dead letter sent again.", "twice is what it was told to do"
-        assert [one.body for one in await client.pull("T", 0, 2)] == [b"b", b"b"]
-        await bury(client, "T", 2)
-        page = await read(at, "/groups/g/dead")
-        assert page.count("a copy that failed again") == 2
-        nothing = await at.get("/groups/g/redeliver?selected=1")
-        assert sentence(nothing.text) == "no dead letter is selected."
-        many = "&".join(f"letter:a/0/{number}=on" for number in range(redelivery.CHOSEN_MAX + 1))
-        assert (await at.get(f"/groups/g/redeliver?{many}")).status_code == 400
-        longest = f"{'a' * 127}/2147483647/{(1 << 63) - 1}"
-        assert redelivery.CHOSEN_MAX * len(quote(f"{longest} ", safe="")) < FORM_BYTES
+async def test_what_is_selected_is_sent_again_and_nothing_else(
+    bare_client: duolog.Client, at: httpx.AsyncClient
+) -> None:
+    await make_letters(bare_client, [b"a", b"b"])
+    await make_letters(bare_client, [b"gone"], "U")
+    await bare_client.admin.delete_topic("U")
+    _, second, third = names(await read(at, "/groups/g/dead"))
+    chosen = [second, third, "letter:broker-a/0/77"]
+    some = "?selected=1&" + "&".join(f"{quote(name)}=on" for name in chosen)
+    asked = await read(at, f"/groups/g/redeliver{some}")
+    assert sentence(asked) == (
+        "2 dead letters to 2 topics: every group there gets them. "
+        "Of the selection: 1 no longer kept."
+    )
+    assert '<th scope="row">U</th><td class="n">1</td><td class="n">no</td>' in asked
+    form = await form_of(at, f"/groups/g/redeliver{some}")
+    answer = await at.post("/groups/g/redeliver", data={**form, "confirm": "h"}, headers=ORIGIN)
+    assert answer.status_code == 400
+    assert await bare_client.pull("T", 0, 2) is not None
+    told = await act(at, "/groups/g/redeliver", some, confirm="g")
+    assert told.startswith("1 dead letter sent again. 2 not sent: broker-a/0/2 to U: topic")
+    assert told.endswith("; broker-a/0/77: it is no longer kept.")
+    (copy,) = await bare_client.pull("T", 0, 2)
+    assert (copy.body, copy.keys) == (b"b", ["k1"])
+    assert copy.properties["REDELIVERED_FROM"] == "g/broker-a/0/1"
+    again = await act(at, "/groups/g/redeliver", f"?{quote(second)}=on", confirm="g")
+    assert again == "1 dead letter sent again.", "twice is what it was told to do"
+    assert [one.body for one in await bare_client.pull("T", 0, 2)] == [b"b", b"b"]
+    await bury(bare_client, "T", 2)
+    page = await read(at, "/groups/g/dead")
+    assert page.count("a copy that failed again") == 2
+    nothing = await at.get("/groups/g/redeliver?selected=1")
+    assert sentence(nothing.text) == "no dead letter is selected."
+    many = "&".join(f"letter:a/0/{number}=on" for number in range(redelivery.CHOSEN_MAX + 1))
+    assert (await at.get(f"/groups/g/redeliver?{many}")).status_code == 400
+    longest = f"{'a' * 127}/2147483647/{(1 << 63) - 1}"
+    assert redelivery.CHOSEN_MAX * len(quote(f"{longest} ", safe="")) < FORM_BYTES
 
 
 async def test_all_are_sent_once_and_one_that_cannot_be_keeps_no_other(
-    start_node: StartNode,
+    bare_client: duolog.Client, at: httpx.AsyncClient
 ) -> None:
-    node = await start_node()
-    endpoint = f"127.0.0.1:{node.port}"
-    async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as at:
-        await make_letters(client, [b"gone"], "U")
-        await make_letters(client, [b"a", b"b", b"c"])
-        await client.admin.delete_topic("U")
-        ask = await read(at, "/groups/g/redeliver")
-        assert sentence(ask).startswith("4 dead letters not sent again this way yet.")
-        cells = r'<th scope="row">(\w)</th><td class="n">(\d)</td><td class="n">(\w+)'
-        rows = re.findall(cells, ask)
-        assert rows == [("T", "3", "yes"), ("U", "1", "no")]
-        told = await act(at, "/groups/g/redeliver", confirm="g", count="2")
-        assert told.startswith("1 dead letter sent again. 1 not sent: broker-a/0/0 to U:")
-        assert (await read(at, "/groups/g/dead")).count("<td>sent again</td>") == 2
-        told = await act(at, "/groups/g/redeliver", confirm="g", count="1")
-        assert told == "1 dead letter sent again."
-        told = await act(at, "/groups/g/redeliver", confirm="g", count="10")
-        assert told == "1 dead letter sent again."
-        assert [one.body for one in await client.pull("T", 0, 3)] == [b"a", b"b", b"c"]
-        first = quote(names(await read(at, "/groups/g/dead"))[1])
-        assert "1 sent again already" in sentence(await read(at, f"/groups/g/redeliver?{first}=on"))
+    await make_letters(bare_client, [b"gone"], "U")
+    await make_letters(bare_client, [b"a", b"b", b"c"])
+    await bare_client.admin.delete_topic("U")
+    ask = await read(at, "/groups/g/redeliver")
+    assert sentence(ask).startswith("4 dead letters not sent again this way yet.")
+    cells = r'<th scope="row">(\w)</th><td class="n">(\d)</td><td class="n">(\w+)'
+    rows = re.findall(cells, ask)
+    assert rows == [("T", "3", "yes"), ("U", "1", "no")]
+    told = await act(at, "/groups/g/redeliver", confirm="g", count="2")
+    assert told.startswith("1 dead letter sent again. 1 not sent: broker-a/0/0 to U:")
+    assert (await read(at, "/groups/g/dead")).count("<td>sent again</td>") == 2
+    told = await act(at, "/groups/g/redeliver", confirm="g", count="1")
+    assert told == "1 dead letter sent again."
+    told = await act(at, "/groups/g/redeliver", confirm="g", count="10")
+    assert told == "1 dead letter sent again."
+    assert [one.body for one in await bare_client.pull("T", 0, 3)] == [b"a", b"b", b"c"]
+    first = quote(names(await read(at, "/groups/g/dead"))[1])
+    assert "1 sent again already" in sentence(await read(at, f"/groups/g/redeliver?{first}=on"))
 
 
-async def test_a_message_with_words_of_the_node_is_sent_again(start_node: StartNode) -> None:
-    node = await start_node()
-    endpoint = f"127.0.0.1:{node.port}"
-    async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as at:
-        await client.admin.create_topic("T", 1)
-        await client.admin.put_group("g", retry_times=0)
-        async with client.producer() as producer:
-            await producer.send("T", b"timed", key="k", delay=0.05, properties={"own": "x"})
-        await bury(client, "T", 1)
-        told = await act(at, "/groups/g/redeliver", confirm="g", count="10")
-        assert told == "1 dead letter sent again."
-        (copy,) = await client.pull("T", 0, 1)
-        assert (copy.keys, copy.properties["own"]) == (["k"], "x")
-        assert "TIMER_DELIVER_MS" not in copy.properties
+async def test_a_message_with_words_of_the_node_is_sent_again(
+    single: duolog.Client, at: httpx.AsyncClient
+) -> None:
+    await single.admin.put_group("g", retry_times=0)
+    async with single.producer() as producer:
+        await producer.send("T", b"timed", key="k", delay=0.05, properties={"own": "x"})
+    await bury(single, "T", 1)
+    told = await act(at, "/groups/g/redeliver", confirm="g", count="10")
+    assert told == "1 dead letter sent again."
+    (copy,) = await single.pull("T", 0, 1)
+    assert (copy.keys, copy.properties["own"]) == (["k"], "x")
+    assert "TIMER_DELIVER_MS" not in copy.properties
 
 
-async def test_an_export_is_a_file_of_json_lines(start_node: StartNode) -> None:
-    node = await start_node()
+async def test_an_export_is_a_file_of_json_lines(node: Node) -> None:
     endpoint = f"127.0.0.1:{node.port}"
     bodies = [HOSTILE.encode(), b"\xff\x00", b"x" * 60_000]
     async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as at:
@@ -228,37 +219,29 @@ async def test_a_page_of_large_bodies_is_short(
 
 
 async def test_an_export_ends_with_its_session_and_says_so(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+    bare_client: duolog.Client, at: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = await start_node()
-    endpoint = f"127.0.0.1:{node.port}"
-    async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as at:
-        await make_letters(client, [b"0", b"1", b"2"])
-        monkeypatch.setattr(Viewers, "lasts", lambda viewers, session: False)
-        first, last = await exported(at)
-        assert first["place"] == "broker-a/0/0"
-        assert last == {"stopped": "the session ended", "continue_at": ""}
+    await make_letters(bare_client, [b"0", b"1", b"2"])
+    monkeypatch.setattr(Viewers, "lasts", lambda viewers, session: False)
+    first, last = await exported(at)
+    assert first["place"] == "broker-a/0/0"
+    assert last == {"stopped": "the session ended", "continue_at": ""}
 
 
-async def test_an_export_over_its_bound_says_where_to_go_on(start_node: StartNode) -> None:
-    node = await start_node()
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
-        await make_letters(client, [b"x" * 1000] * 4)
-        found = [json.loads(one) async for one in lines(selected(client, "g", []), bytes_max=3500)]
-        assert [one.get("place") for one in found] == ["broker-a/0/0", "broker-a/0/1", None]
-        assert found[-1] == {
-            "stopped": "an export has at most 3500 bytes",
-            "continue_at": "broker-a/0/2",
-        }
-        late = [one async for one in lines(selected(client, "g", []), seconds_max=-1.0)]
-        assert len(late) == 1, "its time is over before the first"
+async def test_an_export_over_its_bound_says_where_to_go_on(bare_client: duolog.Client) -> None:
+    await make_letters(bare_client, [b"x" * 1000] * 4)
+    found = [json.loads(one) async for one in lines(selected(bare_client, "g", []), bytes_max=3500)]
+    assert [one.get("place") for one in found] == ["broker-a/0/0", "broker-a/0/1", None]
+    assert found[-1] == {
+        "stopped": "an export has at most 3500 bytes",
+        "continue_at": "broker-a/0/2",
+    }
+    late = [one async for one in lines(selected(bare_client, "g", []), seconds_max=-1.0)]
+    assert len(late) == 1, "its time is over before the first"
 
 
-async def test_a_user_exports_only_what_it_may_read(start_node: StartNode, tmp_path: Path) -> None:
-    node = await start_node(access=access_files(tmp_path, "pw"))
-    endpoint = f"127.0.0.1:{node.port}"
-    await make_users(endpoint)
-    async with browser(endpoint, loopback=False) as at, as_boss(endpoint) as client:
+async def test_a_user_exports_only_what_it_may_read(guarded: str) -> None:
+    async with browser(guarded, loopback=False) as at, as_boss(guarded) as client:
         await make_letters(client, [b"secret"])
         assert (await at.get(EXPORT)).headers["location"].startswith("/login")
         alice = {"user": "alice", "password": "secret-of-alice"}
@@ -288,19 +271,15 @@ async def test_downloads_are_few(start_node: StartNode, monkeypatch: pytest.Monk
             assert (await at.get(EXPORT)).status_code == 404, "the last one is no longer counted"
 
 
-async def test_hostile_dead_letters_are_text(start_node: StartNode) -> None:
-    node = await start_node()
-    endpoint = f"127.0.0.1:{node.port}"
-    async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as at:
-        await client.admin.create_topic("T", 1)
-        await client.admin.put_group("g", retry_times=0)
-        async with client.producer() as producer:
-            await producer.send("T", HOSTILE.encode(), keys=[TYPED.replace(" ", "/")])
-        await bury(client, "T", 1)
-        page = await read(at, "/groups/g/dead")
-        assert "<script>alert" not in page
-        assert "<img" not in page
-        assert "&lt;script&gt;" in page
+async def test_hostile_dead_letters_are_text(single: duolog.Client, at: httpx.AsyncClient) -> None:
+    await single.admin.put_group("g", retry_times=0)
+    async with single.producer() as producer:
+        await producer.send("T", HOSTILE.encode(), keys=[TYPED.replace(" ", "/")])
+    await bury(single, "T", 1)
+    page = await read(at, "/groups/g/dead")
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert "&lt;script&gt;" in page
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,11 @@
 
 import asyncio
 import re
-from pathlib import Path
 
 import duolog
 import pytest
 
 from duolog_server.node.api.waiting import delayed as pages
-from tests.keyfiles import access_files
 from tests.node.api.waiting.test_delayed import waiting
 from tests.node.replicas import WAIT_SECONDS
 from tests.nodefixtures import StartNode
@@ -18,7 +16,6 @@ from tests.ops.console.test_app import (
     TYPED,
     as_boss,
     browser,
-    make_users,
     read,
     sentence,
 )
@@ -97,13 +94,10 @@ async def test_pages_lead_on_though_none_is_of_the_topic(
         assert "/topics/U/way" in await read(at, following)
 
 
-async def test_a_user_sees_and_recalls_what_it_may(start_node: StartNode, tmp_path: Path) -> None:
-    node = await start_node(access=access_files(tmp_path, "pw"))
-    endpoint = f"127.0.0.1:{node.port}"
-    await make_users(endpoint)
+async def test_a_user_sees_and_recalls_what_it_may(guarded: str) -> None:
     async with (
-        browser(endpoint, loopback=False) as at,
-        as_boss(endpoint) as client,
+        browser(guarded, loopback=False) as at,
+        as_boss(guarded) as client,
         client.producer() as producer,
     ):
         await client.admin.create_topic("secret", 1)
