@@ -27,8 +27,8 @@ NIGHT_MS = 400
 DAY_MS = 700
 DOWN_MS = (1.0, 60.0, 1100.0)  # the last one is longer than a lease
 JUMP_MS = 3_600_000
-# An older log has records again whose queues have lost their first files.
-WAYS = ("kill", "older", "lost", "lost", "unknown", "new disk", "older log")
+# Also, where asked for, "older log": it has records again whose queues have lost their first files.
+WAYS = ("kill", "older", "lost", "lost", "unknown", "new disk")
 EMPTY = SimDisk(random.Random(0), lambda: 0.0)
 
 
@@ -48,7 +48,7 @@ class Days(Stage, Protocol):
 def live(cluster: Days, way: str) -> Node:
     """The second day, from when everything is everywhere until it is so again; the master then.
 
-    way: one of WAYS that every node suffers; empty: any.
+    way: what every node suffers; empty: any of WAYS.
     """
     chance = cluster.world.chance("second day")
     cluster.produce(EVENING_MS, QUEUES[:1])
