@@ -6,7 +6,7 @@ import time
 import grpc.aio
 
 from bench.harness import Figure, ready, running
-from duolog_server.compat.grpc.words.stubs import definition, rpc, service
+from duolog_server.compat.grpc.protocol.stubs import definition, rpc, service
 
 TRANSACTIONS = 100_000
 DELAYED = 1_000_000

@@ -138,7 +138,7 @@ def load_program(config: Config) -> None:
         names += ["duolog_server.compat.remoting.service"]
     if config.rocketmq.enable:
         names += [
-            "duolog_server.compat.grpc.words.stubs",
+            "duolog_server.compat.grpc.protocol.stubs",
             "duolog_server.compat.grpc.apis",
             "duolog_server.compat.grpc.service",
         ]
@@ -461,7 +461,7 @@ class Node:
         if not section.enable:
             return []
         try:
-            from duolog_server.compat.grpc.words import stubs  # noqa: F401
+            from duolog_server.compat.grpc.protocol import stubs  # noqa: F401
         except ImportError as error:
             log.info("RocketMQ's API is not served", reason=str(error))
             return []

@@ -11,11 +11,11 @@ from functools import partial
 from duolog import _errors as sdk
 
 from duolog_server.compat.grpc.litetopics import LiteTopics
+from duolog_server.compat.grpc.protocol.messages import LITE as LITE_KIND
+from duolog_server.compat.grpc.protocol.messages import Sent
+from duolog_server.compat.grpc.protocol.names import LITE_TOPIC
+from duolog_server.compat.grpc.protocol.stubs import Resource, definition, service
 from duolog_server.compat.grpc.relay.clients import Client
-from duolog_server.compat.grpc.words.messages import LITE as LITE_KIND
-from duolog_server.compat.grpc.words.messages import Sent
-from duolog_server.compat.grpc.words.names import LITE_TOPIC
-from duolog_server.compat.grpc.words.stubs import Resource, definition, service
 from duolog_server.node.broker import Broker
 from duolog_server.node.filters import tagfilter
 from duolog_server.node.pop.liteservice import EVERYTHING, bound, is_exclusive

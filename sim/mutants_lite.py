@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from duolog_server.compat.grpc.litetopics import LiteTopics
-from duolog_server.compat.grpc.words.stubs import definition
+from duolog_server.compat.grpc.protocol.stubs import definition
 from duolog_server.node.engine.queueremoval import QueueRemoval
 from duolog_server.node.pop import liteservice
 from duolog_server.node.pop.liteservice import LiteService

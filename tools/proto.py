@@ -19,7 +19,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from grpc_tools import protoc
 from grpc_types import GrpcTypes
 
-from duolog_server.compat.grpc.words import stubs
+from duolog_server.compat.grpc.protocol import stubs
 
 ROOT = Path(__file__).parent.parent
 APACHE = "rocketmq/grpc_protocol/"  # where the package has its stubs

@@ -16,10 +16,10 @@ from duolog_server.compat.grpc.administration.service import AdminParts, AdminSe
 from duolog_server.compat.grpc.auth import Authenticator
 from duolog_server.compat.grpc.guard import RocketmqGuard
 from duolog_server.compat.grpc.guarded import Api, Wrapping, guarded_methods
+from duolog_server.compat.grpc.protocol import stubs
+from duolog_server.compat.grpc.protocol.stubs import SERVICE_NAME, Code
 from duolog_server.compat.grpc.rules import RULES
 from duolog_server.compat.grpc.service import MessagingService
-from duolog_server.compat.grpc.words import stubs
-from duolog_server.compat.grpc.words.stubs import SERVICE_NAME, Code
 from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.api.visibility import Sights
 from duolog_server.node.core.traffic import CallTimes, timed

@@ -15,9 +15,9 @@ from typing import Any
 
 from duolog import _errors as sdk
 
+from duolog_server.compat.grpc.protocol.codes import Refused
+from duolog_server.compat.grpc.protocol.stubs import Code
 from duolog_server.compat.grpc.relay.calls import Call, headers_of
-from duolog_server.compat.grpc.words.codes import Refused
-from duolog_server.compat.grpc.words.stubs import Code
 from duolog_server.node.audit.auditlog import AuditLog
 from duolog_server.node.identity.access.gate import UNKNOWN, Gate, Principal
 from duolog_server.node.identity.quotas.quotas import Who

@@ -18,7 +18,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as metrics
 
 from duolog_server.compat.grpc.auth import Authenticator, note_denied
 from duolog_server.compat.grpc.guard import RocketmqGuard
-from duolog_server.compat.grpc.words.codes import Refused
+from duolog_server.compat.grpc.protocol.codes import Refused
 from duolog_server.node.audit.auditlog import AuditLog
 from duolog_server.node.core.clientmeasures import (
     GAUGES,

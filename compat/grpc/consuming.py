@@ -8,13 +8,13 @@ from duolog import Start
 from duolog import _errors as sdk
 
 from duolog_server.compat.grpc.litetopics import LiteTopics
+from duolog_server.compat.grpc.protocol import handles
+from duolog_server.compat.grpc.protocol.codes import OK, Refused, status, status_of
+from duolog_server.compat.grpc.protocol.messages import delivered, ms_of, pulled, size_of
+from duolog_server.compat.grpc.protocol.names import group_of, topic_of
+from duolog_server.compat.grpc.protocol.settings import RECEIVE_BATCH
+from duolog_server.compat.grpc.protocol.stubs import Code, MessageQueue, Status, definition, service
 from duolog_server.compat.grpc.relay.clients import Client
-from duolog_server.compat.grpc.words import handles
-from duolog_server.compat.grpc.words.codes import OK, Refused, status, status_of
-from duolog_server.compat.grpc.words.messages import delivered, ms_of, pulled, size_of
-from duolog_server.compat.grpc.words.names import group_of, topic_of
-from duolog_server.compat.grpc.words.settings import RECEIVE_BATCH
-from duolog_server.compat.grpc.words.stubs import Code, MessageQueue, Status, definition, service
 from duolog_server.node.consuming.longpoll import poll, within_room
 from duolog_server.node.consuming.offsets import offset_at
 from duolog_server.node.consuming.reading import Reader, Selection

@@ -18,10 +18,10 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from duolog_server.compat.grpc.guard import Headers, RocketmqGuard, Session
+from duolog_server.compat.grpc.protocol.codes import Refused, refusal, refused
+from duolog_server.compat.grpc.protocol.stubs import Code, service
 from duolog_server.compat.grpc.relay.calls import Header, refuse_forwarded
 from duolog_server.compat.grpc.relay.forward import Forwarder
-from duolog_server.compat.grpc.words.codes import Refused, refusal, refused
-from duolog_server.compat.grpc.words.stubs import Code, service
 from duolog_server.node.audit.subjects import resource_of
 from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
 from duolog_server.node.identity.access.guarding import Delivering, GuardedMethods, with_method

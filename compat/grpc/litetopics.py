@@ -2,11 +2,11 @@
 
 from collections.abc import Collection
 
+from duolog_server.compat.grpc.protocol.codes import Refused
+from duolog_server.compat.grpc.protocol.names import check_lite_topic, group_of, topic_of
+from duolog_server.compat.grpc.protocol.settings import LITE_KINDS, LITE_QUOTA
+from duolog_server.compat.grpc.protocol.stubs import Code, definition, service
 from duolog_server.compat.grpc.relay.clients import Client
-from duolog_server.compat.grpc.words.codes import Refused
-from duolog_server.compat.grpc.words.names import check_lite_topic, group_of, topic_of
-from duolog_server.compat.grpc.words.settings import LITE_KINDS, LITE_QUOTA
-from duolog_server.compat.grpc.words.stubs import Code, definition, service
 from duolog_server.node.core.core import Core
 from duolog_server.node.pop.liteservice import (
     EVERYTHING,

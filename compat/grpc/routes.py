@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from duolog import _errors as sdk
 from google.protobuf import message as protobuf
 
-from duolog_server.compat.grpc.relay.calls import Call, is_forwarded
-from duolog_server.compat.grpc.relay.forward import Answer, Forwarder, Reply
-from duolog_server.compat.grpc.sending import accepted_types
-from duolog_server.compat.grpc.words.codes import Refused
-from duolog_server.compat.grpc.words.stubs import (
+from duolog_server.compat.grpc.protocol.codes import Refused
+from duolog_server.compat.grpc.protocol.stubs import (
     Code,
     Endpoints,
     MessageQueue,
     Resource,
     definition,
 )
+from duolog_server.compat.grpc.relay.calls import Call, is_forwarded
+from duolog_server.compat.grpc.relay.forward import Answer, Forwarder, Reply
+from duolog_server.compat.grpc.sending import accepted_types
 from duolog_server.node.broker import Broker
 from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.store.metadata import PERM_READ, PERM_WRITE, TopicConfig

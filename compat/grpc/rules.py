@@ -4,8 +4,8 @@ As in RocketMQ 5's proxy, but for all messages and topics of a call, and also fo
 the proxy asks nothing for. Names have their namespace.
 """
 
-from duolog_server.compat.grpc.words.names import group_of, topic_of
-from duolog_server.compat.grpc.words.stubs import Resource, definition, service
+from duolog_server.compat.grpc.protocol.names import group_of, topic_of
+from duolog_server.compat.grpc.protocol.stubs import Resource, definition, service
 from duolog_server.node.identity.access.rules import (
     Facts,
     Needs,

@@ -16,9 +16,9 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import Background, report
 
-from duolog_server.compat.grpc.words.codes import Refused, put_status
-from duolog_server.compat.grpc.words.handles import TransactionId
-from duolog_server.compat.grpc.words.messages import (
+from duolog_server.compat.grpc.protocol.codes import Refused, put_status
+from duolog_server.compat.grpc.protocol.handles import TransactionId
+from duolog_server.compat.grpc.protocol.messages import (
     DELAY,
     FIFO,
     LITE,
@@ -29,7 +29,7 @@ from duolog_server.compat.grpc.words.messages import (
     sent,
     size_of,
 )
-from duolog_server.compat.grpc.words.stubs import Code, Message, MessageType, service
+from duolog_server.compat.grpc.protocol.stubs import Code, Message, MessageType, service
 from duolog_server.node.broker import Broker
 from duolog_server.node.deferred.delayservice import DELAY_MS_MAX, TIMER_TOPIC, RecallHandle
 from duolog_server.node.deferred.transactionservice import HALF_TOPIC

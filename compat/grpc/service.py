@@ -22,6 +22,18 @@ from duolog_server.compat.grpc.auth import Authenticator, check_keys
 from duolog_server.compat.grpc.consuming import INVISIBLE_MS_MAX, Puller, Receiver, filter_of, stale
 from duolog_server.compat.grpc.guard import RocketmqGuard
 from duolog_server.compat.grpc.litetopics import LiteTopics
+from duolog_server.compat.grpc.protocol import handles, settings
+from duolog_server.compat.grpc.protocol.codes import (
+    OK,
+    Refused,
+    overall,
+    refusal,
+    status,
+    status_of,
+)
+from duolog_server.compat.grpc.protocol.messages import orphaned
+from duolog_server.compat.grpc.protocol.names import group_of, resource_of, topic_of
+from duolog_server.compat.grpc.protocol.stubs import Code, Endpoints, definition, rpc, service
 from duolog_server.compat.grpc.relay.calls import (
     Call,
     HeadersOnce,
@@ -48,11 +60,6 @@ from duolog_server.compat.grpc.relay.nodes import Neighbours
 from duolog_server.compat.grpc.relay.telemetryrelay import TelemetryRelays
 from duolog_server.compat.grpc.routes import Routes, replies_of_groups, spelled_for
 from duolog_server.compat.grpc.sending import Sender
-from duolog_server.compat.grpc.words import handles, settings
-from duolog_server.compat.grpc.words.codes import OK, Refused, overall, refusal, status, status_of
-from duolog_server.compat.grpc.words.messages import orphaned
-from duolog_server.compat.grpc.words.names import group_of, resource_of, topic_of
-from duolog_server.compat.grpc.words.stubs import Code, Endpoints, definition, rpc, service
 from duolog_server.node.broker import Broker, report
 from duolog_server.node.core.connected import Read
 from duolog_server.node.deferred.delayservice import RecallHandle

@@ -6,7 +6,7 @@ from typing import Any
 
 import duolog.sync
 
-from duolog_server.compat.grpc.words.stubs import Code, definition, service
+from duolog_server.compat.grpc.protocol.stubs import Code, definition, service
 from duolog_server.demo.ports import free_endpoint
 from tests.compat.grpc.api import message, resource
 from tests.process.support import NodeProcess

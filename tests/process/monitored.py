@@ -22,7 +22,7 @@ import grpc
 import pytest
 
 from duolog_server.chaos.localetcd import LocalEtcd
-from duolog_server.compat.grpc.words.stubs import rpc
+from duolog_server.compat.grpc.protocol.stubs import rpc
 from duolog_server.demo.certificates import Authority
 from duolog_server.demo.childprocess import ChildProcess
 from duolog_server.demo.ports import free_endpoint

@@ -15,7 +15,7 @@ import duolog.sync
 import grpc.aio
 import pytest
 
-from duolog_server.compat.grpc.words.stubs import Resource, definition, rpc, service
+from duolog_server.compat.grpc.protocol.stubs import Resource, definition, rpc, service
 from duolog_server.demo.ports import free_endpoint
 from tests.process.support import (
     INDEX_ENTRIES,

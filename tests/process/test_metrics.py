@@ -12,7 +12,7 @@ import duolog.sync
 import grpc
 import pytest
 
-from duolog_server.compat.grpc.words.stubs import rpc
+from duolog_server.compat.grpc.protocol.stubs import rpc
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.broker import EXIT_FENCED
 from duolog_server.node.metrics.table import (

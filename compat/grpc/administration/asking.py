@@ -4,12 +4,12 @@ a message.
 
 from duolog_server.compat.grpc.administration.messages import by_id
 from duolog_server.compat.grpc.administration.serving import Caller
+from duolog_server.compat.grpc.protocol.codes import OK, Refused
+from duolog_server.compat.grpc.protocol.messages import found
+from duolog_server.compat.grpc.protocol.names import group_of, topic_of
+from duolog_server.compat.grpc.protocol.stubs import Code, Resource, Status, admin, service
 from duolog_server.compat.grpc.relay.calls import ANSWER_MARGIN_SECONDS, time_left
 from duolog_server.compat.grpc.relay.clients import Client, Clients, Questions
-from duolog_server.compat.grpc.words.codes import OK, Refused
-from duolog_server.compat.grpc.words.messages import found
-from duolog_server.compat.grpc.words.names import group_of, topic_of
-from duolog_server.compat.grpc.words.stubs import Code, Resource, Status, admin, service
 from duolog_server.node.broker import Broker
 from duolog_server.node.service.lookups import Lookups
 from duolog_server.node.wirecodec import record_to_wire

@@ -12,10 +12,10 @@ from typing import TypeVar
 from duolog import _errors as sdk
 from google.protobuf import message as protobuf
 
+from duolog_server.compat.grpc.protocol.codes import Refused, status_of
+from duolog_server.compat.grpc.protocol.stubs import Code, Status
 from duolog_server.compat.grpc.relay.calls import Call, is_forwarded
 from duolog_server.compat.grpc.relay.forward import Answer, Forwarder
-from duolog_server.compat.grpc.words.codes import Refused, status_of
-from duolog_server.compat.grpc.words.stubs import Code, Status
 from duolog_server.node.broker import Broker
 from duolog_server.store.errors import StoreError
 

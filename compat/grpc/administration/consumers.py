@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
-from duolog_server.compat.grpc.words.codes import OK, Refused
-from duolog_server.compat.grpc.words.names import group_of, resource_of, topic_of
-from duolog_server.compat.grpc.words.stubs import Code, admin, definition
+from duolog_server.compat.grpc.protocol.codes import OK, Refused
+from duolog_server.compat.grpc.protocol.names import group_of, resource_of, topic_of
+from duolog_server.compat.grpc.protocol.stubs import Code, admin, definition
 from duolog_server.node.api.readership import groups_of, topics_of
 from duolog_server.node.api.visibility import Sight
 from duolog_server.node.broker import Broker

@@ -6,15 +6,15 @@ from collections.abc import Collection, Iterable, Mapping
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.compat.grpc.words.codes import OK, Refused
-from duolog_server.compat.grpc.words.messages import ms_of
-from duolog_server.compat.grpc.words.names import (
+from duolog_server.compat.grpc.protocol.codes import OK, Refused
+from duolog_server.compat.grpc.protocol.messages import ms_of
+from duolog_server.compat.grpc.protocol.names import (
     check_lite_topic,
     group_of,
     resource_of,
     topic_of,
 )
-from duolog_server.compat.grpc.words.stubs import Code, MessageQueue, Resource, admin, definition
+from duolog_server.compat.grpc.protocol.stubs import Code, MessageQueue, Resource, admin, definition
 from duolog_server.node.api.timespans import time_span
 from duolog_server.node.api.verbs import Peer, Verbs, unknown_topic
 from duolog_server.node.api.visibility import Sight

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from duolog import _errors as sdk
 
 from duolog_server.compat.grpc.administration.serving import Caller
+from duolog_server.compat.grpc.protocol.codes import OK, Refused
+from duolog_server.compat.grpc.protocol.messages import TRANSACTION, found, kind_of, ms_of
+from duolog_server.compat.grpc.protocol.names import topic_of
+from duolog_server.compat.grpc.protocol.stubs import Code, Message, admin
 from duolog_server.compat.grpc.relay.calls import time_left
 from duolog_server.compat.grpc.sending import Sender
-from duolog_server.compat.grpc.words.codes import OK, Refused
-from duolog_server.compat.grpc.words.messages import TRANSACTION, found, kind_of, ms_of
-from duolog_server.compat.grpc.words.names import topic_of
-from duolog_server.compat.grpc.words.stubs import Code, Message, admin
 from duolog_server.node.broker import Broker
 from duolog_server.node.service.lookups import Lookups
 from duolog_server.node.wirecodec import record_to_wire

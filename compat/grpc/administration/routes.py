@@ -3,9 +3,9 @@
 import json
 from collections.abc import Iterable
 
-from duolog_server.compat.grpc.words.codes import OK, Refused
-from duolog_server.compat.grpc.words.names import topic_of
-from duolog_server.compat.grpc.words.stubs import Code, admin
+from duolog_server.compat.grpc.protocol.codes import OK, Refused
+from duolog_server.compat.grpc.protocol.names import topic_of
+from duolog_server.compat.grpc.protocol.stubs import Code, admin
 from duolog_server.node.broker import Broker
 
 REMOTING = "remoting"

@@ -9,8 +9,8 @@ from typing import Any
 from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.compat.grpc.administration.groups import named
-from duolog_server.compat.grpc.words.names import group_of, topic_of
-from duolog_server.compat.grpc.words.stubs import admin
+from duolog_server.compat.grpc.protocol.names import group_of, topic_of
+from duolog_server.compat.grpc.protocol.stubs import admin
 from duolog_server.node.api.rules import RULES as NATIVE
 from duolog_server.node.api.rules import SEES_CLUSTER
 from duolog_server.node.identity.access.rules import (

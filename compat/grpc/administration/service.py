@@ -23,14 +23,14 @@ from duolog_server.compat.grpc.administration.messages import Messages, identify
 from duolog_server.compat.grpc.administration.routes import JsonRoutes, joined_routes
 from duolog_server.compat.grpc.administration.serving import Caller, Desk, Place, answering
 from duolog_server.compat.grpc.auth import Authenticator
+from duolog_server.compat.grpc.protocol.codes import OK, Refused, refused
+from duolog_server.compat.grpc.protocol.names import topic_of
+from duolog_server.compat.grpc.protocol.stubs import Code, MessageType, admin
+from duolog_server.compat.grpc.protocol.stubs import admin_rpc as rpc
 from duolog_server.compat.grpc.relay.calls import Call, HeadersOnce
 from duolog_server.compat.grpc.relay.clients import Clients, Questions
 from duolog_server.compat.grpc.relay.forward import Forwarder
 from duolog_server.compat.grpc.sending import TYPES, Sender
-from duolog_server.compat.grpc.words.codes import OK, Refused, refused
-from duolog_server.compat.grpc.words.names import topic_of
-from duolog_server.compat.grpc.words.stubs import Code, MessageType, admin
-from duolog_server.compat.grpc.words.stubs import admin_rpc as rpc
 from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.api.visibility import Sight
 from duolog_server.node.broker import Broker

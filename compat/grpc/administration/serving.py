@@ -17,11 +17,11 @@ from duolog_server.compat.grpc.administration.cluster import (
     the_first,
 )
 from duolog_server.compat.grpc.auth import Authenticator, check_keys
+from duolog_server.compat.grpc.protocol.codes import Refused, refusal
+from duolog_server.compat.grpc.protocol.stubs import ADMIN_SERVICE_NAME as SERVICE_NAME
+from duolog_server.compat.grpc.protocol.stubs import Code
 from duolog_server.compat.grpc.relay.calls import Call, HeadersOnce, peer_of, refuse_forwarded
 from duolog_server.compat.grpc.relay.forward import Answer, Forwarder
-from duolog_server.compat.grpc.words.codes import Refused, refusal
-from duolog_server.compat.grpc.words.stubs import ADMIN_SERVICE_NAME as SERVICE_NAME
-from duolog_server.compat.grpc.words.stubs import Code
 from duolog_server.node.broker import Broker
 from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.quotas.quotas import Who

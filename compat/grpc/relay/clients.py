@@ -18,8 +18,8 @@ import grpc
 from duolog import _errors as sdk
 from duolog._nodechannel import uncancelled
 
-from duolog_server.compat.grpc.words.codes import OK, Refused
-from duolog_server.compat.grpc.words.stubs import Code, definition, service
+from duolog_server.compat.grpc.protocol.codes import OK, Refused
+from duolog_server.compat.grpc.protocol.stubs import Code, definition, service
 from duolog_server.node.api.calls import Replies
 from duolog_server.node.core.connected import Consumer, Read
 

@@ -19,6 +19,15 @@ from duolog._background import Background, Joint
 from duolog._nodechannel import uncancelled
 from google.protobuf import message as protobuf
 
+from duolog_server.compat.grpc.protocol.stubs import (
+    ADMIN_METHODS,
+    METHODS,
+    SERVICE_NAME,
+    Status,
+    admin,
+    rpc,
+    service,
+)
 from duolog_server.compat.grpc.relay.calls import (
     COPY,
     FORWARDED,
@@ -33,15 +42,6 @@ from duolog_server.compat.grpc.relay.calls import (
     is_encrypted,
     is_forwarded,
     peer_of,
-)
-from duolog_server.compat.grpc.words.stubs import (
-    ADMIN_METHODS,
-    METHODS,
-    SERVICE_NAME,
-    Status,
-    admin,
-    rpc,
-    service,
 )
 from duolog_server.node.api.calls import Replies
 from duolog_server.node.broker import Broker, report

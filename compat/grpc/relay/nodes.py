@@ -12,9 +12,9 @@ import ipaddress
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from duolog_server.compat.grpc.protocol.codes import Refused
+from duolog_server.compat.grpc.protocol.stubs import Code
 from duolog_server.compat.grpc.relay.calls import CLIENT_ID, METHOD, OWN, Header
-from duolog_server.compat.grpc.words.codes import Refused
-from duolog_server.compat.grpc.words.stubs import Code
 from duolog_server.node.broker import Broker
 from duolog_server.node.identity.access.vouching import Vouching
 from duolog_server.node.identity.quotas.quotas import Who

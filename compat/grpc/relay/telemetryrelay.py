@@ -16,10 +16,10 @@ from duolog import _errors as sdk
 from duolog._background import Background, together
 from duolog._nodechannel import uncancelled
 
+from duolog_server.compat.grpc.protocol.stubs import service
 from duolog_server.compat.grpc.relay.calls import Call
 from duolog_server.compat.grpc.relay.clients import Stream, nonce_of
 from duolog_server.compat.grpc.relay.forward import Forwarder, Telemetry
-from duolog_server.compat.grpc.words.stubs import service
 from duolog_server.node.broker import report
 
 log = structlog.get_logger("duolog.rocketmq")

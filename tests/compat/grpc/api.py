@@ -7,7 +7,7 @@ from weakref import WeakSet
 import grpc
 import grpc.aio
 
-from duolog_server.compat.grpc.words.stubs import definition, rpc, service
+from duolog_server.compat.grpc.protocol.stubs import definition, rpc, service
 from duolog_server.serve.server import Node
 
 QUEUES = 2

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duolog_server.compat.grpc.words.stubs import METHODS, Code
+from duolog_server.compat.grpc.protocol.stubs import METHODS, Code
 from duolog_server.serve.server import Node
 from tests.compat.grpc.api import Api
 from tests.compat.grpc.users import Users, as_user, first_code, headers, requests, with_users

@@ -19,8 +19,8 @@ from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, V
 
 from duolog_server.compat.grpc import clientmetrics
 from duolog_server.compat.grpc.clientmetrics import PUSH_BYTES_MAX, SERVICE_NAME
-from duolog_server.compat.grpc.words import settings
-from duolog_server.compat.grpc.words.stubs import definition
+from duolog_server.compat.grpc.protocol import settings
+from duolog_server.compat.grpc.protocol.stubs import definition
 from duolog_server.node.metrics.table import MEASURED as WHERE_MEASURED
 from duolog_server.node.metrics.table import METRICS
 from duolog_server.node.runtime.config import Config, ConfigError

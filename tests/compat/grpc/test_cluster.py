@@ -8,10 +8,10 @@ from typing import Any
 import duolog
 import pytest
 
+from duolog_server.compat.grpc.protocol.messages import sent
+from duolog_server.compat.grpc.protocol.stubs import Code, definition, service
 from duolog_server.compat.grpc.relay.calls import FORWARDED, PEER, PLAIN, VIA
 from duolog_server.compat.grpc.sending import Sender
-from duolog_server.compat.grpc.words.messages import sent
-from duolog_server.compat.grpc.words.stubs import Code, definition, service
 from duolog_server.serve.server import Node
 from duolog_server.store.record import Host
 from tests.compat.grpc.api import QUEUES, Api, LocalCall, message, resource

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from duolog import _errors as sdk
 
+from duolog_server.compat.grpc.protocol.codes import Refused, status
+from duolog_server.compat.grpc.protocol.stubs import Code, service
 from duolog_server.compat.grpc.routes import replies_of_groups
-from duolog_server.compat.grpc.words.codes import Refused, status
-from duolog_server.compat.grpc.words.stubs import Code, service
 from tests.compat.grpc.api import LocalCall
 
 

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from duolog_server.compat.grpc.words.stubs import Code
+from duolog_server.compat.grpc.protocol.stubs import Code
 from duolog_server.demo.certificates import Authority, Issued
 from duolog_server.node.runtime import certificates
 from duolog_server.serve.server import Node

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from duolog_server.compat.grpc.protocol.stubs import Code, definition, service
 from duolog_server.compat.grpc.relay.clients import CLIENT_ID_MAX
-from duolog_server.compat.grpc.words.stubs import Code, definition, service
 from duolog_server.serve.server import Node
 from duolog_server.store.metadata import TopicConfig
 from tests.compat.grpc.api import Api, message, resource

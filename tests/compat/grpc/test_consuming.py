@@ -9,8 +9,8 @@ from typing import Any
 import duolog
 import pytest
 
+from duolog_server.compat.grpc.protocol.stubs import Code, definition, service
 from duolog_server.compat.grpc.relay.clients import Clients
-from duolog_server.compat.grpc.words.stubs import Code, definition, service
 from duolog_server.node.pop.popservice import SCAN_MAX
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs

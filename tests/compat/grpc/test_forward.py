@@ -1,6 +1,6 @@
 """Relayed calls: the name of a reply's class."""
 
-from duolog_server.compat.grpc.words.stubs import SERVICE_NAME, service
+from duolog_server.compat.grpc.protocol.stubs import SERVICE_NAME, service
 
 
 def test_a_reply_is_named_after_its_method() -> None:

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from duolog_server.compat.grpc.guard import RocketmqGuard
+from duolog_server.compat.grpc.protocol.stubs import METHODS, Code, service
 from duolog_server.compat.grpc.relay.calls import (
     CLIENT_ID,
     FORWARDED,
@@ -21,7 +22,6 @@ from duolog_server.compat.grpc.relay.calls import (
     USER,
 )
 from duolog_server.compat.grpc.relay.nodes import Marks
-from duolog_server.compat.grpc.words.stubs import METHODS, Code, service
 from duolog_server.node.identity.access.access import FORWARDED as FOR_FORWARDED
 from duolog_server.node.identity.access.secrets import read_key
 from duolog_server.node.identity.access.vouching import Vouching

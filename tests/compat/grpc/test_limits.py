@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from duolog_server.compat.grpc.words.names import PROPERTIES_BYTES_MAX
-from duolog_server.compat.grpc.words.stubs import definition, service
+from duolog_server.compat.grpc.protocol.names import PROPERTIES_BYTES_MAX
+from duolog_server.compat.grpc.protocol.stubs import definition, service
 from duolog_server.serve.server import Node
 from duolog_server.store.record import SENT_PROPERTIES_BYTES_MAX
 from tests.compat.grpc.api import Api, message, resource

@@ -9,8 +9,8 @@ from typing import Any
 import duolog
 import pytest
 
-from duolog_server.compat.grpc.words.settings import LITE_QUOTA
-from duolog_server.compat.grpc.words.stubs import Code, definition, service
+from duolog_server.compat.grpc.protocol.settings import LITE_QUOTA
+from duolog_server.compat.grpc.protocol.stubs import Code, definition, service
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.lightqueues import lite_queue

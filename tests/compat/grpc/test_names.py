@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc.aio
 
-from duolog_server.compat.grpc.words.stubs import Code
+from duolog_server.compat.grpc.protocol.stubs import Code
 from tests.compat.grpc.api import Api, message
 from tests.compat.grpc.test_rights import make_topics
 from tests.compat.grpc.users import Users, as_user, first_code, requests, with_users

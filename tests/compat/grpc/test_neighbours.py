@@ -8,8 +8,8 @@ from typing import Any
 import duolog
 import pytest
 
+from duolog_server.compat.grpc.protocol.stubs import Code, service
 from duolog_server.compat.grpc.relay.nodes import Neighbours
-from duolog_server.compat.grpc.words.stubs import Code, service
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.serve.server import Node
 from tests.compat.grpc.api import Api, message, resource

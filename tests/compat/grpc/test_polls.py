@@ -5,8 +5,8 @@ from google.protobuf.duration_pb2 import Duration
 
 from duolog_server.compat.grpc import consuming
 from duolog_server.compat.grpc.consuming import POLL_SECONDS_MIN, _poll_seconds
-from duolog_server.compat.grpc.words.codes import Refused
-from duolog_server.compat.grpc.words.stubs import service
+from duolog_server.compat.grpc.protocol.codes import Refused
+from duolog_server.compat.grpc.protocol.stubs import service
 
 
 @pytest.fixture(autouse=True)

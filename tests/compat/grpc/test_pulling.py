@@ -7,7 +7,7 @@ from typing import Any
 import duolog
 import pytest
 
-from duolog_server.compat.grpc.words.stubs import Code, definition, service
+from duolog_server.compat.grpc.protocol.stubs import Code, definition, service
 from duolog_server.serve.server import Node
 from tests.compat.grpc.api import Api, message, resource
 

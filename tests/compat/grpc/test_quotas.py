@@ -8,7 +8,7 @@ import duolog
 import grpc.aio
 import pytest
 
-from duolog_server.compat.grpc.words.stubs import Code, definition, service
+from duolog_server.compat.grpc.protocol.stubs import Code, definition, service
 from duolog_server.node.core import untaken
 from duolog_server.node.identity.quotas.quota import Kind, Limit
 from duolog_server.node.identity.quotas.quotas import Who

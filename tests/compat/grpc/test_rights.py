@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from duolog_server.compat.grpc.protocol.stubs import METHODS, Code, definition, service
 from duolog_server.compat.grpc.rules import RULES
-from duolog_server.compat.grpc.words.stubs import METHODS, Code, definition, service
 from duolog_server.node.runtime.config import Config, ConfigError
 from duolog_server.serve.server import Node
 from tests.compat.grpc.api import Api, resource

@@ -1,7 +1,7 @@
 """Endpoints of a route: several addresses where clients understand them."""
 
+from duolog_server.compat.grpc.protocol.stubs import definition
 from duolog_server.compat.grpc.routes import endpoints_of, spelled_for
-from duolog_server.compat.grpc.words.stubs import definition
 
 IPV4 = definition.AddressScheme.IPv4
 IPV6 = definition.AddressScheme.IPv6

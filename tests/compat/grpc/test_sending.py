@@ -5,8 +5,8 @@ import asyncio
 import duolog
 import pytest
 
+from duolog_server.compat.grpc.protocol.messages import sent
 from duolog_server.compat.grpc.sending import Sender
-from duolog_server.compat.grpc.words.messages import sent
 from duolog_server.node.core.traffic import NORMAL
 from duolog_server.node.service.sends import Placed
 from duolog_server.serve.server import Node

@@ -6,7 +6,7 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from duolog_server.compat.grpc.words.stubs import Code, definition, service
+from duolog_server.compat.grpc.protocol.stubs import Code, definition, service
 from duolog_server.serve.server import Node
 from tests.compat.grpc.api import CALL_SECONDS, Api, message, resource
 from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of

@@ -9,9 +9,9 @@ import pytest
 from duolog import _errors as sdk
 
 from duolog_server.compat.grpc.auth import Dates, Signed
+from duolog_server.compat.grpc.protocol.codes import Refused
 from duolog_server.compat.grpc.relay.calls import CLIENT_ID, FORWARDED, METHOD, PEER, USER
 from duolog_server.compat.grpc.relay.nodes import MARK, TIME, Marks
-from duolog_server.compat.grpc.words.codes import Refused
 from duolog_server.node.identity.access.vouching import Vouching
 
 NOW = datetime(2026, 7, 1, 12, 0, 0, tzinfo=UTC)

@@ -9,7 +9,7 @@ from typing import Any
 import duolog
 import pytest
 
-from duolog_server.compat.grpc.words.stubs import Code, definition, service
+from duolog_server.compat.grpc.protocol.stubs import Code, definition, service
 from duolog_server.node.deferred.transactionservice import HALF_TOPIC, OP_TOPIC, Check
 from duolog_server.serve.server import Node
 from tests.compat.grpc.api import Api, message, resource
@@ -173,7 +173,7 @@ async def test_forged_and_foreign_transaction_ids_are_refused(api: Api) -> None:
     assert await end(api, (ids[0], "x"), COMMIT) == invalid
     assert await end(api, ("other", ids[1]), COMMIT) == invalid
     assert await end(api, ids, COMMIT, topic="U") == invalid
-    from duolog_server.compat.grpc.words.handles import TransactionId
+    from duolog_server.compat.grpc.protocol.handles import TransactionId
 
     unknown = TransactionId("broker-a", "T", 99).to_text()
     assert await end(api, (ids[0], unknown), COMMIT) == invalid

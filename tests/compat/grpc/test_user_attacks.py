@@ -10,6 +10,7 @@ import grpc
 import pytest
 import structlog
 
+from duolog_server.compat.grpc.protocol.stubs import METHODS, Code, definition, service
 from duolog_server.compat.grpc.relay.calls import (
     CLIENT_ID,
     COPY,
@@ -19,7 +20,6 @@ from duolog_server.compat.grpc.relay.calls import (
     USER,
     VIA,
 )
-from duolog_server.compat.grpc.words.stubs import METHODS, Code, definition, service
 from duolog_server.node.pop.liteservice import bound
 from duolog_server.serve.server import Node
 from duolog_server.store.metadata import TopicConfig, new_group

@@ -11,7 +11,7 @@ from typing import Any, Never, cast
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.duration_pb2 import Duration
 
-from duolog_server.compat.grpc.words.stubs import definition, service
+from duolog_server.compat.grpc.protocol.stubs import definition, service
 from duolog_server.node.api.access import AccessService
 from duolog_server.node.identity.access.access import access_of
 from duolog_server.serve.server import Node

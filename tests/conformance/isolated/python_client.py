@@ -19,7 +19,7 @@ import duolog.sync
 import pytest
 
 from duolog_server.chaos.processes import ProcessTarget
-from duolog_server.compat.grpc.words.stubs import Code
+from duolog_server.compat.grpc.protocol.stubs import Code
 from duolog_server.demo.childnode import ChildNode
 from duolog_server.demo.ports import free_endpoint
 from tests.certificates import certificates

@@ -4,7 +4,7 @@ import duolog
 import pytest
 
 from duolog_server.compat.grpc.consuming import Puller
-from duolog_server.compat.grpc.words.stubs import Code, definition, service
+from duolog_server.compat.grpc.protocol.stubs import Code, definition, service
 from duolog_server.node.core.admission import Admission
 from duolog_server.serve.server import Node
 from tests.compat.grpc.api import CALL_SECONDS, Api, message, resource

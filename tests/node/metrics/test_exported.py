@@ -7,7 +7,7 @@ from pathlib import Path
 import duolog
 import pytest
 
-from duolog_server.compat.grpc.words.stubs import service
+from duolog_server.compat.grpc.protocol.stubs import service
 from duolog_server.node.engine.log import APPEND_BOUNDS
 from duolog_server.node.metrics.table import BY_NAME, PUT_TIMES
 from duolog_server.serve.server import Node

@@ -10,7 +10,7 @@ from typing import Any
 import duolog
 import pytest
 
-from duolog_server.compat.grpc.words.stubs import Code, definition, service
+from duolog_server.compat.grpc.protocol.stubs import Code, definition, service
 from duolog_server.node.consuming.groups import Heartbeat
 from duolog_server.serve import server
 from duolog_server.serve.server import Node

@@ -5,7 +5,7 @@ import time
 import duolog
 import pytest
 
-from duolog_server.compat.grpc.words.stubs import definition, service
+from duolog_server.compat.grpc.protocol.stubs import definition, service
 from duolog_server.node.deferred.delayservice import TIMER_TOPIC
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import WallMs

@@ -13,7 +13,7 @@ from duolog import _frames as frames
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from duolog_server.compat.grpc.words.stubs import METHODS, SERVICE_NAME
+from duolog_server.compat.grpc.protocol.stubs import METHODS, SERVICE_NAME
 from duolog_server.node.replication.outgoing import HA_METHOD
 from duolog_server.serve.server import Node
 from tests import http2bytes as h2

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import duolog
 import pytest
 
-from duolog_server.compat.grpc.words.stubs import definition, service
+from duolog_server.compat.grpc.protocol.stubs import definition, service
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.broker import Broker

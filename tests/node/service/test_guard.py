@@ -7,7 +7,7 @@ import pytest
 from duolog import _errors as sdk
 
 from duolog_server.compat.grpc.guarded import Api, Wrapping
-from duolog_server.compat.grpc.words.stubs import METHODS, Code, service
+from duolog_server.compat.grpc.protocol.stubs import METHODS, Code, service
 from duolog_server.node.identity.access.gate import Principal
 from duolog_server.node.identity.access.rules import Rule
 from duolog_server.node.identity.quotas.quotas import Who

@@ -10,7 +10,7 @@ import duolog
 import pytest
 from duolog import _errors as sdk
 
-from duolog_server.compat.grpc.words.stubs import admin
+from duolog_server.compat.grpc.protocol.stubs import admin
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.demo.ports import free_endpoint

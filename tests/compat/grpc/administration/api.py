@@ -4,8 +4,8 @@ from typing import Any
 
 import grpc
 
-from duolog_server.compat.grpc.words.stubs import Code, admin, definition, service
-from duolog_server.compat.grpc.words.stubs import admin_rpc as rpc
+from duolog_server.compat.grpc.protocol.stubs import Code, admin, definition, service
+from duolog_server.compat.grpc.protocol.stubs import admin_rpc as rpc
 from duolog_server.serve.server import Node
 from tests.compat.grpc.api import Api, resource
 from tests.compat.grpc.users import headers

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from duolog_server.compat.grpc.administration import asking
+from duolog_server.compat.grpc.protocol.stubs import Code, admin, definition, service
 from duolog_server.compat.grpc.relay.clients import Questions
-from duolog_server.compat.grpc.words.stubs import Code, admin, definition, service
 from duolog_server.serve.server import Node
 from tests.compat.grpc.administration.api import AdminApi, as_admin, requests, subscribed
 from tests.compat.grpc.api import Api, message, resource

@@ -8,8 +8,8 @@ import pytest
 from duolog import _errors as sdk
 
 from duolog_server.compat.grpc.administration.cluster import WholeCluster, the_first
-from duolog_server.compat.grpc.words.codes import Refused, status
-from duolog_server.compat.grpc.words.stubs import Code, admin
+from duolog_server.compat.grpc.protocol.codes import Refused, status
+from duolog_server.compat.grpc.protocol.stubs import Code, admin
 from duolog_server.serve.server import Node
 from tests.compat.grpc.administration.api import AdminApi, requests
 from tests.compat.grpc.api import Api, LocalCall, message, resource

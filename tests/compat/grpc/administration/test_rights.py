@@ -8,9 +8,9 @@ import grpc
 import pytest
 
 from duolog_server.compat.grpc.administration.rules import RULES
-from duolog_server.compat.grpc.words.stubs import ADMIN_METHODS as METHODS
-from duolog_server.compat.grpc.words.stubs import ADMIN_SERVICE_NAME as SERVICE_NAME
-from duolog_server.compat.grpc.words.stubs import Code, admin
+from duolog_server.compat.grpc.protocol.stubs import ADMIN_METHODS as METHODS
+from duolog_server.compat.grpc.protocol.stubs import ADMIN_SERVICE_NAME as SERVICE_NAME
+from duolog_server.compat.grpc.protocol.stubs import Code, admin
 from duolog_server.serve.server import Node
 from tests.compat.grpc.administration.api import AdminApi, as_admin, requests
 from tests.compat.grpc.api import Api, resource

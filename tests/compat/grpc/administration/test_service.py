@@ -12,10 +12,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from duolog_server.compat.grpc.administration import groups
 from duolog_server.compat.grpc.administration.consumers import Consumers
 from duolog_server.compat.grpc.administration.groups import TOPICS_MAX
-from duolog_server.compat.grpc.relay.forward import Forwarder
-from duolog_server.compat.grpc.sending import Sender
-from duolog_server.compat.grpc.words.codes import OK
-from duolog_server.compat.grpc.words.stubs import (
+from duolog_server.compat.grpc.protocol.codes import OK
+from duolog_server.compat.grpc.protocol.stubs import (
     Code,
     MessageType,
     Resource,
@@ -23,6 +21,8 @@ from duolog_server.compat.grpc.words.stubs import (
     definition,
     service,
 )
+from duolog_server.compat.grpc.relay.forward import Forwarder
+from duolog_server.compat.grpc.sending import Sender
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.broker import Broker

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from duolog_server.compat.grpc.words.codes import Refused
-from duolog_server.compat.grpc.words.names import (
+from duolog_server.compat.grpc.protocol.codes import Refused
+from duolog_server.compat.grpc.protocol.names import (
     LITE_TOPIC,
     check_key,
     check_lite_topic,
@@ -17,7 +17,7 @@ from duolog_server.compat.grpc.words.names import (
     check_tag,
     check_user_properties,
 )
-from duolog_server.compat.grpc.words.stubs import (
+from duolog_server.compat.grpc.protocol.stubs import (
     Code,
     Message,
     MessageType,

@@ -6,8 +6,8 @@ mastership does not match a lease.
 
 from dataclasses import dataclass
 
-from duolog_server.compat.grpc.words.codes import Refused
-from duolog_server.compat.grpc.words.stubs import Code
+from duolog_server.compat.grpc.protocol.codes import Refused
+from duolog_server.compat.grpc.protocol.stubs import Code
 from duolog_server.node.pop.popservice import Handle
 from duolog_server.node.runtime import tokens
 

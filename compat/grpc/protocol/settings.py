@@ -2,9 +2,9 @@
 
 from google.protobuf.duration_pb2 import Duration
 
-from duolog_server.compat.grpc.words.codes import Refused
-from duolog_server.compat.grpc.words.names import LITE_TOPIC_MAX
-from duolog_server.compat.grpc.words.stubs import Code, definition
+from duolog_server.compat.grpc.protocol.codes import Refused
+from duolog_server.compat.grpc.protocol.names import LITE_TOPIC_MAX
+from duolog_server.compat.grpc.protocol.stubs import Code, definition
 from duolog_server.node.pop.liteservice import bound_topic
 from duolog_server.node.pop.retrytopics import RETRY_TIMES
 from duolog_server.store.kernels.jit import I64

@@ -6,7 +6,7 @@ import grpc
 from duolog import _errors as sdk
 from google.protobuf import message as protobuf
 
-from duolog_server.compat.grpc.words.stubs import Code, Status, service
+from duolog_server.compat.grpc.protocol.stubs import Code, Status, service
 from duolog_server.store import errors
 from duolog_server.store.status import PutMessageStatus
 

@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-from duolog_server.compat.grpc.words.codes import Refused
-from duolog_server.compat.grpc.words.stubs import Code, Resource
+from duolog_server.compat.grpc.protocol.codes import Refused
+from duolog_server.compat.grpc.protocol.stubs import Code, Resource
 from duolog_server.store import lightqueues
 from duolog_server.store.metadata import is_closed_topic
 from duolog_server.store.record import has_control
