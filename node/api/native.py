@@ -22,7 +22,7 @@ from duolog_server.node.identity.access.guarding import GuardedMethods
 from duolog_server.node.net.methods import Methods
 from duolog_server.node.service.groups import Groups
 from duolog_server.node.service.guard import Guard
-from duolog_server.node.service.orders import Orders
+from duolog_server.node.service.operatorchanges import OperatorChanges
 from duolog_server.node.service.topics import Changes, Topics
 
 
@@ -53,9 +53,9 @@ def groups_of(broker: Broker) -> GroupsService:
 
 def changes_of(broker: Broker, guard: Guard | None) -> Changes:
     """What operators change. guard: None where there are no users."""
-    orders = Orders(broker.log.caught_up, broker.admission, guard, broker.audit)
-    groups = Groups(broker.core, orders, broker.pop, broker.groups, broker.members)
-    return Changes(Topics(broker.core, orders), groups)
+    operator_changes = OperatorChanges(broker.log.caught_up, broker.admission, guard, broker.audit)
+    groups = Groups(broker.core, operator_changes, broker.pop, broker.groups, broker.members)
+    return Changes(Topics(broker.core, operator_changes), groups)
 
 
 def _other_groups(broker: Broker) -> dict[str, list[str]]:

@@ -29,7 +29,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     "Recovery/Recover": ("user",),
 }
 # Methods whose service notes them, by whichever protocol they are called.
-ORDERS = (
+OPERATOR_CHANGES = (
     *("Admin/CreateTopic", "Admin/AlterTopic", "Admin/DeleteTopic"),
     *("Admin/PutGroup", "Admin/DeleteGroup", "Admin/ResetGroup"),
 )

@@ -11,7 +11,7 @@ from duolog_server.node.identity.access.rules import Facts, need, reads, sees_to
 from duolog_server.node.identity.rights.resources import Action, Need, group
 from duolog_server.node.pop.liteservice import bound, bound_topic, is_exclusive
 from duolog_server.node.pop.popservice import PopService
-from duolog_server.node.service.orders import Order, Orders
+from duolog_server.node.service.operatorchanges import OperatorChange, OperatorChanges
 from duolog_server.store.metadata import LITE, Json, check_group, new_group
 
 RETRY_TIMES_MAX = 1000
@@ -60,14 +60,14 @@ class Groups:
     def __init__(
         self,
         core: Core,
-        orders: Orders,
+        changes: OperatorChanges,
         pop: PopService,
         coordinator: GroupCoordinator,
         members: Callable[[str], int],
     ) -> None:
         """members: the number of those that a group has now, by all protocols."""
         self._core = core
-        self._orders = orders
+        self._changes = changes
         self._pop = pop
         self._coordinator = coordinator
         self._members = members
@@ -75,14 +75,14 @@ class Groups:
     async def put(self, address: str, name: str, settings: GroupSettings) -> None:
         """Create a group, or alter it. address: of the caller, as in all of these.
 
-        Raises BadRequest, UnknownTopic, and as `Orders.taken` and a change of metadata.
+        Raises BadRequest, UnknownTopic, and as `OperatorChanges.taken` and a change of metadata.
         """
         shown = {"group": name, **settings.shown()}
         topic = settings.lite_topic or ""
-        order = Order(
+        change = OperatorChange(
             "Admin/PutGroup", group(name), lambda facts: put_needs(name, topic, facts), shown
         )
-        async with self._orders.taken(address, order):
+        async with self._changes.taken(address, change):
             self._core.admission.check_current()
             check_group(name)
             known = self._core.admission.group_tables().groups.get(name)
@@ -136,8 +136,10 @@ class Groups:
     async def delete(self, address: str, name: str) -> None:
         """Delete a group, its offsets and its dead letters. Raises UnknownGroup, and as `put`."""
         shown = {"group": name}
-        order = Order("Admin/DeleteGroup", group(name), lambda _: delete_needs(name), shown)
-        async with self._orders.taken(address, order):
+        change = OperatorChange(
+            "Admin/DeleteGroup", group(name), lambda _: delete_needs(name), shown
+        )
+        async with self._changes.taken(address, change):
             self.check_exists(name)
             await self._core.metadata.delete_group(name)
 
@@ -147,13 +149,13 @@ class Groups:
         Raises UnknownTopic, Busy where the group has members, and as `put`.
         """
         name, topic, admission = reset.group, reset.topic, self._core.admission
-        order = Order(
+        change = OperatorChange(
             "Admin/ResetGroup",
             group(name),
             lambda facts: reset_needs(name, topic, facts),
             {"group": name, "topic": topic, **reset.shown},
         )
-        async with self._orders.taken(address, order):
+        async with self._changes.taken(address, change):
             check_group(name)
             offsets = reset.place(admission.known_topic(topic).queues)
             if reset.told(offsets):

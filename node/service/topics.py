@@ -9,7 +9,7 @@ from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.access.rules import of_owners
 from duolog_server.node.identity.rights.resources import Action, Kind, Resource
 from duolog_server.node.service.groups import Groups
-from duolog_server.node.service.orders import Order, Orders
+from duolog_server.node.service.operatorchanges import OperatorChange, OperatorChanges
 from duolog_server.store.metadata import (
     TopicConfig,
     altered,
@@ -32,11 +32,11 @@ class TopicSettings:
 
 
 class Topics:
-    """Changes them. address: of the caller. All raise as `Orders.taken`."""
+    """Changes of topics, by any protocol. address: of the caller. All raise as `OperatorChanges.taken`."""
 
-    def __init__(self, core: Core, orders: Orders) -> None:
+    def __init__(self, core: Core, changes: OperatorChanges) -> None:
         self._core = core
-        self._orders = orders
+        self._changes = changes
 
     async def create(self, address: str, name: str, settings: TopicSettings) -> TopicConfig:
         """Create a topic. Repeating a call is no error; other settings for the same topic are.
@@ -44,7 +44,7 @@ class Topics:
         Raises TopicExists, BadRequest, Busy, Throttled.
         """
         metadata = self._core.metadata
-        async with self._orders.taken(address, _order("Create", name, settings)):
+        async with self._changes.taken(address, _change("Create", name, settings)):
             config = metadata.new_topic(name, settings.queues, settings.perm, name_of_caller())
             config = replace(
                 config,
@@ -71,7 +71,7 @@ class Topics:
 
     async def alter(self, address: str, name: str, settings: TopicSettings) -> TopicConfig:
         """Add queues, or change permissions. Raises UnknownTopic, BadRequest."""
-        async with self._orders.taken(address, _order("Alter", name, settings)):
+        async with self._changes.taken(address, _change("Alter", name, settings)):
             _check_own(name)
             known = self._core.admission.known_topic(name)
             self._core.admission.check_current()
@@ -88,7 +88,7 @@ class Topics:
 
     async def delete(self, address: str, name: str) -> None:
         """Delete a topic, its queues and its groups' offsets. Raises UnknownTopic, BadRequest."""
-        async with self._orders.taken(address, _order("Delete", name, TopicSettings())):
+        async with self._changes.taken(address, _change("Delete", name, TopicSettings())):
             _check_own(name)
             self._core.admission.known_topic(name)
             await self._core.metadata.delete_topic(name)
@@ -105,8 +105,8 @@ class Changes:
 _ACTIONS = {"Create": Action.CREATE, "Alter": Action.UPDATE, "Delete": Action.DELETE}
 
 
-def _order(verb: str, name: str, settings: TopicSettings) -> Order:
-    return Order(
+def _change(verb: str, name: str, settings: TopicSettings) -> OperatorChange:
+    return OperatorChange(
         f"Admin/{verb}Topic",
         Resource(Kind.TOPIC, name),
         lambda facts: of_owners(name, facts, _ACTIONS[verb]),

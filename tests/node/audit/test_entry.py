@@ -20,7 +20,13 @@ from duolog_server.node.audit.entry import (
     Entry,
     Repeats,
 )
-from duolog_server.node.audit.subjects import CHANGES, HIDDEN, ORDERS, resource_of, shown_of
+from duolog_server.node.audit.subjects import (
+    CHANGES,
+    HIDDEN,
+    OPERATOR_CHANGES,
+    resource_of,
+    shown_of,
+)
 from duolog_server.node.wire import recovery_pb2
 
 DENIED = Entry(0, "alice", "10.0.0.7", "Messages/Pull", "Topic:T", Decision.DENIED, "no entry")
@@ -207,7 +213,7 @@ def test_what_changes_something_is_noted_and_what_reads_is_not() -> None:
         for service in ("Admin", "Access", "Recovery")
         for method in found[service].methods
     }
-    assert methods == reads | CHANGES.keys() | {*ORDERS}
+    assert methods == reads | CHANGES.keys() | {*OPERATOR_CHANGES}
 
 
 def test_a_resource_is_what_the_request_is_about() -> None:

@@ -1,4 +1,4 @@
-"""Orders: what operators change, over any protocol. Each is authorised and noted here, once."""
+"""Changes by operators, over any protocol: each is authorised and audited here, once."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -21,7 +21,7 @@ from duolog_server.store.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class OperatorChange:
     """A change that an operator asks for.
 
     Attributes:
@@ -37,8 +37,8 @@ class Order:
     shown: Mapping[str, object]
 
 
-class Orders:
-    """Lets orders begin, and notes how they end."""
+class OperatorChanges:
+    """Authorises changes of operators, and notes in the audit log how they end."""
 
     def __init__(
         self,
@@ -54,35 +54,37 @@ class Orders:
         self._audit = audit
 
     @asynccontextmanager
-    async def taken(self, address: str, order: Order) -> AsyncIterator[None]:
-        """While an order is executed, for the caller of this task at an address.
+    async def taken(self, address: str, change: OperatorChange) -> AsyncIterator[None]:
+        """While a change is executed, for the caller of this task at an address.
 
-        The body does its own checks: the order waited until tables take changes. Raises
+        The body does its own checks: the change waited until tables take changes. Raises
         Unauthenticated, NoPermission, NotMaster, and errors of the store as those of the SDK.
         """
         try:
-            self._authorise(order)
+            self._authorise(change)
             await self._caught_up()
             await self._admission.until_taken()
             yield
         except (sdk.DuologError, StoreError) as error:
             found = error_to_sdk(error)
-            self._note(address, order, found)
+            self._note(address, change, found)
             raise found from None
         except BaseException as error:
-            self._note(address, order, error)
+            self._note(address, change, error)
             raise
-        self._note(address, order)
+        self._note(address, change)
 
-    def _authorise(self, order: Order) -> None:
+    def _authorise(self, change: OperatorChange) -> None:
         if self._guard is None:
             return
         principal = PRINCIPAL.get()
         if principal is None:
             raise sdk.Unauthenticated("this node has users, and the call names none")
-        self._guard.check(principal, order.needs(self._guard.facts))
+        self._guard.check(principal, change.needs(self._guard.facts))
 
-    def _note(self, address: str, order: Order, error: BaseException | None = None) -> None:
+    def _note(
+        self, address: str, change: OperatorChange, error: BaseException | None = None
+    ) -> None:
         if self._audit is None or isinstance(error, sdk.NotMaster):
             return  # the master decides, and notes it
         decision, reason = Decision.ALLOWED, ""
@@ -94,5 +96,5 @@ class Orders:
             gone = isinstance(error, asyncio.CancelledError)
             decision, reason = Decision.FAILED, GONE if gone else type(error).__name__
         at, who = self._audit.wall_ms, Who.at(name_of_caller(), address)
-        shown = {} if decision is Decision.DENIED else order.shown
-        self._audit.note(Entry(at, *who, order.method, order.about.text, decision, reason, shown))
+        shown = {} if decision is Decision.DENIED else change.shown
+        self._audit.note(Entry(at, *who, change.method, change.about.text, decision, reason, shown))

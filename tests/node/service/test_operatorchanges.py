@@ -30,12 +30,12 @@ Do = Callable[[], Awaitable[bool]]  # whether it was done
 
 @dataclass
 class Operator:
-    """A user that orders changes by one protocol: by the name of each change, None where the
+    """A user that makes changes by one protocol: by the name of each change, None where the
     protocol has none of it.
     """
 
     user: str
-    orders: dict[str, Do]
+    changes: dict[str, Do]
 
 
 # The method and the resource of each change, as the audit log has them; the last is a failure.
@@ -192,7 +192,7 @@ async def test_each_change_is_noted_once_and_alike(
     operators: Callable[[str], Awaitable[Operator]], entries: list[Entry]
 ) -> None:
     operator = await operators("operator")
-    for name, do in operator.orders.items():
+    for name, do in operator.changes.items():
         entries.clear()
         assert await do() == (NOTED[name][2] is Decision.ALLOWED), name
         (entry,) = entries
@@ -207,7 +207,7 @@ async def test_who_lacks_the_right_changes_nothing_and_is_noted(
 ) -> None:
     before = tables_of(broker_of(node))
     stranger = await operators("stranger")
-    for name, do in stranger.orders.items():
+    for name, do in stranger.changes.items():
         entries.clear()
         assert not await do(), name
         (entry,) = entries
