@@ -138,6 +138,8 @@ class Columns:
 
     def check_unplaced(self) -> None:
         """Raise BadMessage where a property is one that only the store may set."""
+        if not len(self.properties):
+            return
         text = self.properties.tobytes()
         if any(self._has_name(text, name) for name in _PLACES if name in text):
             names = " and ".join(lightqueues.PROPERTIES)

@@ -57,7 +57,7 @@ class Appends:
             return self._reject(reply, request, wire.CORRUPT_BATCH, reason)
         try:
             result, waiting = self._sends.send(
-                send_of(request, host, bodies, self._repeat_of(request)), user
+                send_of(request, host, bodies, self._repeat_of(request)), user, admitted=True
             )
         except (sdk.DuologError, BadMessage, RepeatUnknown) as error:
             if isinstance(error, sdk.Throttled):

@@ -74,19 +74,21 @@ class Sends:
         self._delays = delays
         self._transactions = transactions
 
-    def send(self, send: Send, user: str | None) -> tuple[PutResult, Outcome | None]:
+    def send(
+        self, send: Send, user: str | None, *, admitted: bool = False
+    ) -> tuple[PutResult, Outcome | None]:
         """Store a batch in a topic that is made if it is missing. See `put`.
 
         user: the caller; empty where there are no users; None for a batch that was checked, and
-        charged to quotas, before. Raises the errors of `Admission.writable_topic`, `place` and
-        `charge`.
+        charged to quotas, before. admitted: `Admission.closed` was asked just now. Raises the
+        errors of `Admission.writable_topic`, `place` and `charge`.
         """
         batch = send.batch
         self._core.admission.writable_topic(batch.topic, user or "", queue_id=batch.queue_id)
         placed = self.place(send)
-        if user is not None:
+        if user is not None and self._core.throttle.on:
             self.charge(Who.at(user, batch.born_host.address), batch)
-        return self.put(placed)
+        return self.put(placed, admitted=admitted)
 
     def charge(self, who: Who, batch: PutBatch) -> None:
         """Charge the messages of a batch to quotas; last, as what is refused uses nothing.
@@ -142,21 +144,24 @@ class Sends:
             )
         return replace(batch, accepted=True, sysflag=record.sysflag & KEPT_FLAGS)
 
-    def put(self, placed: Placed) -> tuple[PutResult, Outcome | None]:
+    def put(self, placed: Placed, *, admitted: bool = False) -> tuple[PutResult, Outcome | None]:
         """Store a placed batch, unless puts are refused now: the result, and the future that its
         answer waits for (None: nothing).
 
         The caller answers, and then calls `Log.answered` or `Log.pump_soon`. Raises BadMessage,
         RepeatUnknown.
         """
-        result, waiting = self.attempt(placed)
+        result, waiting = self.attempt(placed, admitted=admitted)
         self.count_refusal(result)
         return result, waiting
 
-    def attempt(self, placed: Placed) -> tuple[PutResult, Outcome | None]:
+    def attempt(
+        self, placed: Placed, *, admitted: bool = False
+    ) -> tuple[PutResult, Outcome | None]:
         """As `put`, for one that is tried again where it is refused: that is not counted yet."""
         core, batch = self._core, placed.batch
-        result = core.admission.refused_put() or core.log.write(batch)
+        refused = None if admitted else core.admission.refused_put()
+        result = refused or core.log.write(batch)
         if result.status is not PutMessageStatus.PUT_OK:
             return result, None
         if result.count:

@@ -32,7 +32,10 @@ class TopicSettings:
 
 
 class Topics:
-    """Changes of topics, by any protocol. address: of the caller. All raise as `OperatorChanges.taken`."""
+    """Changes of topics, by any protocol.
+
+    address: of the caller. All raise as `OperatorChanges.taken`.
+    """
 
     def __init__(self, core: Core, changes: OperatorChanges) -> None:
         self._core = core

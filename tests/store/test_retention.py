@@ -399,13 +399,15 @@ def test_an_older_log_is_served_whole_beside_newer_queues_and_their_note(
 ) -> None:
     """Queue files that the older log needs are deleted in the newer copy, with records or topics.
 
-    E has no record in the older log; D was deleted after it was copied.
+    E has no record in the older log; D was deleted after it was copied. F keeps its file, and only
+    begins later.
     """
     store = open_store(tmp_path / "new")
     put_ok(store, [b"e"] * 5, topic="E")
     for n in range(300):
         put_ok(store, [b"%d" % n * 100])
-    put_ok(store, [b"d"] * 3, topic="D")
+    for topic in "DF":
+        put_ok(store, [topic.lower().encode()] * 3, topic=topic)
     flush_all(store)
     written_now(store, but=3)
     assert clean(store, 100, hour=4) > 0
@@ -416,11 +418,13 @@ def test_an_older_log_is_served_whole_beside_newer_queues_and_their_note(
     put_ok(store, [b"e"] * 5, topic="E")
     for n in range(300, 500):
         put_ok(store, [b"%d" % n * 100])
+    put_ok(store, [b"later"], topic="F")
     flush_all(store)
     written_now(store)
     assert clean(store, 100, hour=4) > 0
     flush_all(store)
     assert store.queue_range("T", 0)[0] > 350
+    assert store.queue_range("F", 0)[0] == 3
     end(store)
     for name in derived:
         old, new = tmp_path / "old" / name, tmp_path / "new" / name
@@ -431,7 +435,9 @@ def test_an_older_log_is_served_whole_beside_newer_queues_and_their_note(
         assert store.queue_range("T", 0) == (first, 300)
         assert read_all(store)[-1] == b"299" * 100
         assert store.next_offset("T", 0) == 300
-        assert read_all(store, "D") == [b"d"] * 3
+        for topic in "DF":
+            assert store.queue_range(topic, 0) == (0, 3)
+            assert read_all(store, topic) == [topic.lower().encode()] * 3
         assert store.next_offset("E", 0) == 5
         end(store)
     store = open_store(tmp_path / "old")
