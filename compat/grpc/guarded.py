@@ -144,7 +144,7 @@ class Wrapping:
                     return
 
                 def check(reply: Any) -> None:
-                    self._guard.check(admitted.principal, admitted.needs)
+                    self._guard.core.check_known(admitted.principal, admitted.needs)
 
                 await handler.unary_stream(request, Known(context, admitted.headers, check))
             except _FAILURES as error:

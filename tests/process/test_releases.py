@@ -57,7 +57,10 @@ class Rolled(ProcessTarget):
 class Rolling(Run):
     """A run with one more event: that a node of one's choice leads."""
 
-    async def _lead(self, fault: Fault, node: str, failover: bool) -> float:
+    async def _act(self, fault: Fault, node: str) -> float:
+        return await (self._lead(node) if fault.kind == "lead" else super()._act(fault, node))
+
+    async def _lead(self, node: str) -> float:
         async def order() -> None:
             async with duolog.Client(self.target.endpoint(self._master), timeout=10) as client:
                 await client.admin.failover(node)
@@ -65,10 +68,9 @@ class Rolling(Run):
         async def refused(why: str) -> None:
             await self._healthy()
 
-        if not failover:
-            await ordered(order, refused)
-            while node != self._master:
-                await self._healthy()
+        await ordered(order, refused)
+        while node != self._master:
+            await self._healthy()
         return self.workload.now()
 
 
