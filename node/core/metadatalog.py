@@ -629,8 +629,7 @@ class MetadataLog:
         """Delete a topic; the offsets of its queues are never used again."""
         ends = self._store.queue_ends(name)
         await self.change(self._deletion_of(name))
-        for tell in self.topic_deleted:
-            await tell(name, ends)
+        await self._tell_deleted(name, ends)
 
     def _deletion_of(self, topic: str) -> Json:
         floors = self._floors(topic)
@@ -671,27 +670,39 @@ class MetadataLog:
         change: Json = {"op": "group", "group": group}
         if name in self.tables.births.groups and name not in self.tables.groups:
             change["birth"] = self._store.max_offset  # one of its name was deleted
-        offset, births = self._put(change)[0], self.tables.births
+        # Members of the deleted one may have given up messages after its end.
+        dead, ends, ended = self._end_of_dead_letters(name if "birth" in change else "")
+        offset, births = self._put(*ended, change)[0], self.tables.births
         births.note(births.groups, name, change)
         await self._applied(offset)
+        if ended:
+            await self._tell_deleted(dead, ends)
 
     async def delete_group(self, name: str) -> None:
         """Delete a group, its offsets, and its dead letters: those are of no other group."""
         self._deleting[name] += 1
-        dead = dead_letter_topic(name)
         try:
-            changes = [{"op": "delete_group", "group": name, **self._deleting_at()}]
-            ends = self._store.queue_ends(dead)
-            if self.exists(dead) or ends:
-                # First, so that no group is without its dead letters' end if a log ends between.
-                changes.insert(0, self._deletion_of(dead))
-            await self.change(*changes)
+            # First, so that no group is without its dead letters' end if a log ends between.
+            dead, ends, ended = self._end_of_dead_letters(name)
+            await self.change(*ended, {"op": "delete_group", "group": name, **self._deleting_at()})
             for tell in self.group_deleted:
                 tell(name)
-            for ended in self.topic_deleted if len(changes) > 1 else ():
-                await ended(dead, ends)
+            if ended:
+                await self._tell_deleted(dead, ends)
         finally:
             self._deleting -= Counter((name,))  # without those of which none is left
+
+    def _end_of_dead_letters(self, group: str) -> tuple[str, dict[int, int], list[Json]]:
+        """The dead-letter topic of a group, the ends of its queues, and its deletion; no deletion
+        where there is no such topic.
+        """
+        dead = dead_letter_topic(group) if group else ""
+        ends = self._store.queue_ends(dead)
+        return dead, ends, [self._deletion_of(dead)] if self.exists(dead) or ends else []
+
+    async def _tell_deleted(self, topic: str, ends: dict[int, int]) -> None:
+        for tell in self.topic_deleted:
+            await tell(topic, ends)
 
     def check_not_deleting(self, group: str) -> None:
         """Raise Busy while a group is being deleted.

@@ -13,7 +13,10 @@ ALWAYS_MS = 1 << 62
 
 
 class Lookups:
-    """Finds them. All raise NoSuchMessage; those by key as `readable_topic`, and BadRequest."""
+    """Messages by id and by key.
+
+    All raise NoSuchMessage; those by key as `readable_topic`, and BadRequest.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core

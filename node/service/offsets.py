@@ -14,7 +14,7 @@ QUEUES_MAX = 10_000
 
 
 class Offsets:
-    """Checks and stores them."""
+    """Offsets that clients commit, checked and stored for every protocol."""
 
     def __init__(self, core: Core, coordinator: GroupCoordinator) -> None:
         self._core = core

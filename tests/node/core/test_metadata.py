@@ -16,7 +16,7 @@ from duolog_server.serve.server import Node
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.columns import Columns
 from duolog_server.store.messagestore import PutBatch
-from duolog_server.store.metadata import SYSTEM_TOPIC, Metadata
+from duolog_server.store.metadata import SYSTEM_TOPIC, Metadata, new_group
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.reader import GetResult, Wanted
 from duolog_server.store.status import BrokerRole, PutMessageStatus
@@ -297,3 +297,21 @@ async def test_topics_that_no_change_has_made_are_taken_once_all_changes_are_rea
     found = confirmed(broker_of(again), metadata)
     assert found["topics"].pop("Old")["readQueueNums"] == 2
     assert found == before
+
+
+async def test_a_group_made_again_has_no_dead_letters_that_came_after_its_deletion(
+    node: Node,
+) -> None:
+    """A member of the deleted group had a message, and gave it up later."""
+    broker = broker_of(node)
+    metadata, settings = broker.metadata, new_group("g")
+    await metadata.put_group(settings)
+    await metadata.delete_group("g")
+    metadata.auto_create("%DLQ%g", 1)
+    await broker.log.put_and_wait(PutBatch("%DLQ%g", 0, Columns.of([b"late"]), 1))
+    await metadata.put_group(settings)
+    metadata.auto_create("%DLQ%g", 1)
+    await broker.log.put_and_wait(PutBatch("%DLQ%g", 0, Columns.of([b"own"]), 1))
+    await metadata.put_group(settings)  # altered: it keeps them
+    low, high = broker.store.queue_range("%DLQ%g", 0)
+    assert (high - low, high) == (1, 2)
