@@ -353,11 +353,11 @@ public class Differential {
         for (MessageExt one : found) {
             message("committed " + body(one), one);
         }
+        paid.shutdown();
+        decider.shutdown();
         // On a slow machine the others may be asked for, too. Queues are the producer's choice.
         seen.keySet().removeIf(what -> what.startsWith("asked for committed")
             || what.startsWith("asked for undone") || what.matches("(asked for|committed) .*(queue|REAL_QID)"));
-        paid.shutdown();
-        decider.shutdown();
     }
 
     void broadcasts() throws Exception {
