@@ -24,6 +24,19 @@ LATER_SECONDS = 0.1  # by which a deadline counts as a later one
 STOP_SECONDS = 60.0  # what has not ended by then takes no cancellation: a bug of its own
 
 
+def without_frames(error: Exception) -> Exception:
+    """An error that may be kept: the frames that it came through would keep all they know of, also
+    those of the errors that it came within.
+    """
+    found: BaseException | None = error
+    seen: set[int] = set()
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
+    return error
+
+
 def report(error: BaseException) -> None:
     """Log an error that has no waiter."""
     log.error("a background task failed", exc_info=error)

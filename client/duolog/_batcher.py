@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from duolog._background import Background
+from duolog._background import Background, without_frames
 from duolog._columns import pack
 from duolog._errors import BadRequest, BufferFull, MessageTooLarge
 from duolog._posted import (
@@ -28,7 +28,6 @@ from duolog._posted import (
     Posted,
     Posting,
     Told,
-    without_frames,
 )
 from duolog._receipts import Part, Receipt
 from duolog._sending import Batch, Sender

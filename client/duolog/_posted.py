@@ -412,14 +412,3 @@ class Posted:
         posting, place = self.at
         await posting.settled(place)  # it may have gone elsewhere meanwhile
         return self.receipt()
-
-
-def without_frames(error: Exception) -> Exception:
-    """An error that may be kept: the frames that it came through would keep all they know of."""
-    found: BaseException | None = error
-    seen: set[int] = set()
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        found.__traceback__ = None
-        found = found.__cause__ or found.__context__
-    return error

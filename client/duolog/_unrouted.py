@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
+from duolog._background import without_frames
 from duolog._batcher import Batcher, Filling
 from duolog._errors import Retryable, UnknownTopic
-from duolog._posted import Posted, Posting, Told, without_frames
+from duolog._posted import Posted, Posting, Told
 from duolog._terms import Terms
 from duolog._topics import Slot, TopicCache
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import structlog
 from duolog import _errors as sdk
-from duolog._background import Background, report, together
+from duolog._background import Background, report, together, without_frames
 
 from duolog_server.node.net.handshakes import Handshakes
 from duolog_server.node.net.listener import listen
@@ -103,12 +103,12 @@ class Endpoint:
             async with asyncio.timeout_at(deadline):
                 await self._answer(reader, writer, deadline)
                 writer.close()
-                await writer.wait_closed()
+                await _closed(writer)
         except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
-            # Its reader keeps it, and its frames the connection: of TLS, that is 256 KiB.
-            error.__traceback__ = None
+            without_frames(error)  # its reader keeps it
         finally:
             self._forget(writer)
+            await _closed(writer)
 
     async def _answer(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deadline: float
@@ -159,6 +159,16 @@ class Endpoint:
         except Exception as error:
             log.error("metrics could not be collected", exc_info=error)
             return 500, [b"the metrics could not be collected; see the node's log\n"]
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    """Wait until a connection is closed, and let go of the frames of the error that ended it: they
+    have the connection, of which TLS has 256 KiB, and the connection has the error.
+    """
+    try:
+        await writer.wait_closed()
+    except OSError as error:
+        without_frames(error)
 
 
 async def _unless_gone(reader: asyncio.StreamReader, work: Coroutine[object, None, T]) -> T:

@@ -11,7 +11,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 
-from duolog._background import Background
+from duolog._background import Background, without_frames
 
 from duolog_server.node.net.networks import network_of
 
@@ -95,7 +95,7 @@ class Handshakes:
         except OSError as error:
             # Anybody can send what is no TLS, or go away. The frames of the error hold it, and
             # asyncio's buffers of 256 KiB.
-            error.__traceback__ = None
+            without_frames(error)
         finally:
             self._pending.pop(connection, None)
             if secured is None:

@@ -2,16 +2,21 @@
 
 import asyncio
 import base64
+import gc
 import http.client
 import shutil
+import socket
 import ssl
+import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from duolog_server.demo.certificates import Authority, Issued
+from duolog_server.node.metrics.endpoint import Endpoint
 from duolog_server.node.net import handshakes
 from duolog_server.node.runtime import certificates
 from duolog_server.serve.server import Node
@@ -19,6 +24,7 @@ from tests.certificates import trusting
 from tests.keyfiles import access_files
 from tests.nodefixtures import StartNode
 from tests.scraping import Scrape
+from tests.until import until
 
 USER = {"Authorization": "Basic " + base64.b64encode(b"root:secret").decode()}
 
@@ -111,6 +117,64 @@ async def test_a_client_that_begins_no_handshake_is_hung_up_on(
     async with asyncio.timeout(20):
         assert await reader.read() == b""
     writer.close()
+
+
+class _LeftAt(list[bytes]):
+    """Pieces of an answer whose client breaks off before the one of that index is written."""
+
+    def __init__(self, index: int, client: ssl.SSLSocket) -> None:
+        super().__init__([b"a", b"b"])
+        self._index = index
+        self._client = client
+        self._is_measured = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        if self._is_measured:
+            return self._written()
+        self._is_measured = True
+        return super().__iter__()
+
+    def _written(self) -> Iterator[bytes]:
+        yield from self[: self._index]
+        reset = struct.pack("ii", 1, 0)
+        self._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        self._client.close()
+        yield from self[self._index :]
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+async def test_a_client_that_leaves_during_its_answer_is_not_kept_for_the_collector(
+    tmp_path: Path, index: int
+) -> None:
+    """After the last piece, the end of TLS fails within another error, whose frames have the
+    connection as well.
+    """
+    files = Files(tmp_path / "files")
+
+    async def scrape(_: float) -> list[bytes]:
+        return _LeftAt(index, clients.pop())
+
+    def ask() -> None:
+        line = socket.create_connection(("127.0.0.1", endpoint.port), 20)
+        clients.append(trusting(files.ca).wrap_socket(line, server_hostname="127.0.0.1"))
+        clients[-1].sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+
+    def kept() -> int:
+        return sum(type(one).__name__ == "SSLProtocol" for one in gc.get_objects())
+
+    clients: list[ssl.SSLSocket] = []
+    endpoint, context = Endpoint(scrape, "text/plain"), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*_pair(files.node))
+    await endpoint.start("127.0.0.1", 0, context)
+    gc.collect()
+    gc.disable()
+    try:
+        before = kept()
+        await asyncio.to_thread(ask)
+        await until(lambda: not clients and kept() <= before)
+    finally:
+        gc.enable()
+        await endpoint.stop()
 
 
 async def test_metrics_are_for_clients_with_a_certificate_where_one_is_required(
