@@ -55,7 +55,11 @@ async def test_a_group_that_is_well_and_one_that_lost_nodes(
     async with duolog.Client(group.endpoints, timeout=10) as client, client.producer() as producer:
         await client.admin.create_topic("T", 2)
         await producer.send("T", b"x")
-    assert await causes(*group.endpoints) == {}
+
+    async def is_well() -> bool:
+        return await causes(*group.endpoints) == {}
+
+    await until(is_well)
     master = group.the_master()
     slave, other = (node for node in group.nodes if node is not master)
     endpoint = f"127.0.0.1:{other.port}"
