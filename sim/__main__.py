@@ -154,9 +154,12 @@ def report(outcome: Outcome, keep: bool) -> None:
     """Say what failed, how to see it again, and with how few faults it still does."""
     print(f"VIOLATION seed {outcome.seed}: {outcome.violation}")
     print(f"replay: python -m sim --seed {outcome.seed} --trace")
-    fewest, why = shrink(
-        outcome.faults, lambda some: run(outcome.seed, some, elected=outcome.elected).violation
-    )
+
+    def fails(some: list[Fault]) -> str:
+        found = run(outcome.seed, some, elected=outcome.elected)
+        return found.violation if found.failed_in == outcome.failed_in else ""  # not another error
+
+    fewest, why = shrink(outcome.faults, fails)
     print(f"{len(fewest)} of {len(outcome.faults)} faults are enough: {why}")
     for fault in fewest:
         print(f"  {fault}")

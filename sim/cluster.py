@@ -130,7 +130,8 @@ class Cluster:
         self.sdk = SdkPrograms(self) if self.setup.services and sdk_on else None
         self.lite = LiteClients(self) if self.setup.lite else None
         self.access = AccessClients(self, tables) if self.setup.users else None
-        self.remade = RemadeClients(self) if self._has(faults.REMADE_ON) else None
+        remade_on = self.setup.services and self._has(faults.REMADE_ON)
+        self.remade = RemadeClients(self) if remade_on else None
         alone = any(
             fault.kind in (faults.SDK_ON, faults.LITE_ON, faults.ACCESS_ON)
             and fault.level < faults.ALONE

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from duolog_server.store.clocks import AgeClock
+from duolog_server.store.consumequeue import ConsumeQueue
 from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.metadatafiles import NO_ENDS
 from duolog_server.store.metadatarecovery import MetadataRecovery
@@ -74,5 +75,11 @@ SECOND_DAY = [
     ),
     _bug("snapshots-expire", "tables expire with their records", _snapshots_expire),
     _bug("longer-log-ignored", "queues lack entries", _longer_log_ignored, _after("older log")),
+    _bug(
+        "noted-minimums-stay",
+        "queues hide records that an older log has",
+        left_out(ConsumeQueue, "forget_minimum"),
+        _after("older log"),
+    ),
     _bug("jumps-believed", "a jump of the clock deletes messages", _jumps_believed),
 ]

@@ -333,6 +333,10 @@ class ConsumeQueue:
         wanted = min(queue_offset * ENTRY_BYTES, self.files.max_offset)
         self.min_logic_bytes = max(self.min_logic_bytes, wanted)
 
+    def forget_minimum(self) -> None:
+        """Begin with the first entry again, until the minimum is corrected."""
+        self.min_logic_bytes, self.held_from = self.files.min_offset, 0
+
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Move the minimum to the first entry whose record is still held."""
         if min_physical_offset <= self.held_from:

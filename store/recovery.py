@@ -225,7 +225,8 @@ class Recovery:
 
         Both are newer than the log, as where an older copy of it was restored: files that it needs
         were deleted with records that it has, or with a topic that it has. A queue that has no
-        record in the log ends where its entries of later records begin.
+        record in the log ends where its entries of later records begin. Noted minimums may hide
+        records that expired in the newer log: they are looked for again.
         """
         for key, queue in self.queues.table.items():
             first = queue.next_from(queue.files.min_offset // ENTRY_BYTES, 0)
@@ -234,6 +235,8 @@ class Recovery:
                 self.begun_after[key] = first
         self.queues.settle()  # no file is left behind in a directory that the cut removes
         self.queues.truncate(end)
+        for queue in self.queues:
+            queue.forget_minimum()
         return self._differing(end, {})
 
     def _rebuild(self, doubted: dict[QueueKey, str], end: int) -> None:

@@ -52,6 +52,7 @@ RECALL_SECONDS = 1.0
 NOTE_SECONDS = 5.0
 ROLL_EVERY_SECONDS = 60.0
 TOGETHER_MS = 5  # two clocks are compared if they were read within this time
+READINGS_MAX = 10  # of both, until they are
 _NEVER = (
     PutMessageStatus.MESSAGE_ILLEGAL,
     PutMessageStatus.MESSAGE_TOO_LARGE,
@@ -229,9 +230,9 @@ class DelayService:
         noted = rolled = loop.time()
         while True:
             await asyncio.sleep(TICK_SECONDS)
+            store_ms = self._store_ms()  # also while nothing can be delivered: see `at_level`
             if not self._core.admission.may_store():
                 continue
-            store_ms = self._store_ms()
             store = self._core.store
             if self._began is None:
                 self._began = store_ms, store.max_offset
@@ -252,11 +253,17 @@ class DelayService:
                 await self._roll(timers, self._core.times.wall_ms())
 
     def _store_ms(self) -> WallMs:
-        """The clock of the levels; notes a jump since the last call."""
-        times, before = self._core.times, self._core.times.mono_ms()
-        store_ms, after = times.store_ms(), times.mono_ms()
-        if after - before <= TOGETHER_MS:  # read together, or a pause looks like a jump
-            self._forward_steps.look(store_ms, after)
+        """The clock of the levels; notes a jump since the last call.
+
+        A pause between two readings looks like a jump, so both clocks are read again. No reading is
+        dropped: messages are stored and delivered by it. One that stays in doubt makes them late.
+        """
+        times = self._core.times
+        for _ in range(READINGS_MAX):
+            before, store_ms, after = times.mono_ms(), times.store_ms(), times.mono_ms()
+            if after - before <= TOGETHER_MS:
+                break
+        self._forward_steps.look(store_ms, before)
         return store_ms
 
     def _store(self, batch: PutBatch) -> bool:

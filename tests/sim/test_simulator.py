@@ -200,6 +200,12 @@ def test_shrinking_keeps_exactly_what_is_needed() -> None:
     assert why == "bad"
 
 
+def test_what_needs_services_does_nothing_where_shrinking_left_them_out() -> None:
+    kinds = (faults.SDK_ON, faults.LITE_ON, faults.ACCESS_ON, faults.POISON_ON, faults.REMADE_ON)
+    planned = [Fault(0.0, kind, faults.NODES[0]) for kind in (*kinds, faults.EXPIRES)]
+    assert run(3, planned, elected=True).violation == ""
+
+
 # -- the disk --------------------------------------------------------------------------------------
 
 

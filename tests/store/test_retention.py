@@ -393,20 +393,22 @@ def test_a_start_that_would_give_queue_offsets_again_is_refused(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("end", [crash, MessageStore.shutdown])
-@pytest.mark.parametrize("derived", [("consumequeue", "queueends"), ("consumequeue",)])
+@pytest.mark.parametrize(
+    "derived", [("consumequeue", "queueends"), ("consumequeue",), "all but the log"]
+)
 def test_an_older_log_is_served_whole_beside_newer_queues_and_their_note(
-    tmp_path: Path, derived: tuple[str, ...], end: Callable[[MessageStore], None]
+    tmp_path: Path, derived: tuple[str, ...] | str, end: Callable[[MessageStore], None]
 ) -> None:
     """Queue files that the older log needs are deleted in the newer copy, with records or topics.
 
-    E has no record in the older log; D was deleted after it was copied. F keeps its file, and only
-    begins later.
+    E has no record in the older log; D was deleted after it was copied. F and G keep their files,
+    and only begin later; G got nothing more.
     """
     store = open_store(tmp_path / "new")
     put_ok(store, [b"e"] * 5, topic="E")
     for n in range(300):
         put_ok(store, [b"%d" % n * 100])
-    for topic in "DF":
+    for topic in "DFG":
         put_ok(store, [topic.lower().encode()] * 3, topic=topic)
     flush_all(store)
     written_now(store, but=3)
@@ -424,23 +426,27 @@ def test_an_older_log_is_served_whole_beside_newer_queues_and_their_note(
     assert clean(store, 100, hour=4) > 0
     flush_all(store)
     assert store.queue_range("T", 0)[0] > 350
-    assert store.queue_range("F", 0)[0] == 3
+    assert store.queue_range("F", 0)[0] == store.queue_range("G", 0)[0] == 3
+    put_ok(store, [b"later"], topic="F")
+    store.queues.note_all()
+    flush_all(store)  # notes that both begin later
     end(store)
-    for name in derived:
-        old, new = tmp_path / "old" / name, tmp_path / "new" / name
+    restored = tmp_path / ("new" if isinstance(derived, str) else "old")
+    for name in ("commitlog",) if isinstance(derived, str) else derived:
+        old, new = restored / name, tmp_path / ("old" if isinstance(derived, str) else "new") / name
         shutil.rmtree(old) if old.is_dir() else old.unlink()
         shutil.copytree(new, old) if new.is_dir() else shutil.copy2(new, old)
     for _ in range(2):
-        store = open_store(tmp_path / "old")
+        store = open_store(restored)
         assert store.queue_range("T", 0) == (first, 300)
         assert read_all(store)[-1] == b"299" * 100
         assert store.next_offset("T", 0) == 300
-        for topic in "DF":
+        for topic in "DFG":
             assert store.queue_range(topic, 0) == (0, 3)
             assert read_all(store, topic) == [topic.lower().encode()] * 3
         assert store.next_offset("E", 0) == 5
         end(store)
-    store = open_store(tmp_path / "old")
+    store = open_store(restored)
     assert put_ok(store, [b"new"]).queue_offset == 300
 
 

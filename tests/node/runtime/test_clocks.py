@@ -1,15 +1,19 @@
 """A node whose wall clock jumps by hours: durations are not affected."""
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import duolog
 import grpc.aio
+import numpy as np
 import pytest
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
+from duolog_server.node.deferred.delayservice import TOGETHER_MS, DelayService
 from duolog_server.node.deferred.transactionservice import Check
+from duolog_server.node.engine.storetimes import StoreTimes
 from duolog_server.node.runtime.clocks import SystemClock
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs, WallMs
@@ -147,6 +151,44 @@ async def test_no_level_is_shorter_for_what_is_stored_while_nothing_can_be_deliv
             clock.jumped = 0  # they catch up by the 0.3 s that they have lost, in one step
         assert (await client.pull("T", 0, 0, wait=10)).count == 1
         assert broker.times.mono_ms() - sent >= 990
+
+
+class PausingClock(SystemClock):
+    """Clocks that stand still but for a pause before one of the next readings of the second one."""
+
+    def __init__(self) -> None:
+        self.wall, self.mono, self.pauses = HOUR, 0, list[int]()
+
+    def wall_ms(self) -> WallMs:
+        return WallMs(self.wall + self.mono)
+
+    def mono_ms(self) -> MonoMs:
+        self.mono += self.pauses.pop(0) if self.pauses else 0
+        return MonoMs(self.mono)
+
+
+@pytest.mark.parametrize("pauses", [[0, 10], [0, 0, 10], [0, 10] * 20])
+@pytest.mark.parametrize("stored", [True, False])
+def test_no_level_is_shorter_for_a_pause_between_two_readings(
+    pauses: list[int], stored: bool
+) -> None:
+    clock = PausingClock()
+    store = cast(Any, SimpleNamespace(log=SimpleNamespace(last_store_time=0)))
+    times = StoreTimes(clock, store)
+    delays = DelayService(cast(Any, SimpleNamespace(times=times)), np.array([1000]))
+    batch = PutBatch("T", 0, Columns.of([b"x"]), WallMs(0), accepted=True)
+    delays.at_level(batch, 1)
+    clock.wall -= HOUR  # store times run at half speed from here
+    clock.mono += 600
+    clock.pauses = [*pauses] if stored else []
+    delays.at_level(batch, 1)
+    clock.pauses = []
+    stored_ms = times.store_ms()
+    clock.wall += HOUR  # they catch up
+    clock.pauses = [] if stored else [*pauses]
+    sent, now_ms = clock.mono, delays._store_ms()
+    due = delays._forward_steps.corrected(np.array([stored_ms + 1000]), 1000)
+    assert int(due[0]) - now_ms >= 1000 - (clock.mono - sent) - TOGETHER_MS
 
 
 @JUMPS
