@@ -141,6 +141,15 @@ class PopQueue:
 
     # -- taking --------------------------------------------------------------------------------
 
+    def deliver_in_order(self, orderly: bool) -> None:
+        """Follow the group's setting, which an operator may change at any time.
+
+        The order ends only while no message is out: before one that is, others that were given
+        back may wait for their next delivery.
+        """
+        if orderly or not self.leases:
+            self.orderly = orderly
+
     @property
     def blocked(self) -> bool:
         """Whether no message may be taken now: too many in flight, or the order would break."""

@@ -272,12 +272,13 @@ class PopService:
         topic, queue_id, group = key
         tables = self._core.metadata.tables
         committed = tables.committed(group, topic, queue_id)
+        orderly = is_light(topic) or bool(tables.groups.get(group, {}).get("consumeMessageOrderly"))
         found = self._queues.get(key)
         if found is not None:
             unsaved = key in self._dirty or key in self._saving
             if unsaved or self._saved[key][0] == committed:
+                found.deliver_in_order(orderly)
                 return found
-        orderly = is_light(topic) or bool(tables.groups.get(group, {}).get("consumeMessageOrderly"))
         ranges = tables.acknowledged(group, topic, queue_id)
         made = PopQueue.resumed(self._begin(key, committed), ranges, orderly)
         self._queues[key] = made

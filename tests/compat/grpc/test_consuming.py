@@ -292,6 +292,22 @@ async def test_an_orderly_group_has_a_message_again_in_its_place(api: Api) -> No
     assert [made.body for made in left] == [b"2", b"3"]
 
 
+@pytest.mark.parametrize("orderly", [True, False])
+async def test_a_group_that_reads_already_goes_by_its_new_order(
+    api: Api, node: Node, orderly: bool
+) -> None:
+    group = "z" if orderly else "fifo"
+    await api.send(*(message(b"%d" % k, message_group="one") for k in range(4)))
+    (first,) = (await api.receive(group, count=1)).handles
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.put_group(group, orderly=orderly)
+    if orderly:
+        assert not (await api.receive(group, count=1)).bodies  # the first one is out
+    assert (await api.ack(group, first)).status.code == Code.OK
+    assert (await api.receive(group, count=1)).bodies == [b"1"]
+    assert (await api.receive(group, count=1)).bodies == ([] if orderly else [b"2"])
+
+
 async def test_a_request_that_is_repeated_gets_the_same_messages(api: Api) -> None:
     await api.send(message(b"1", message_group="one"), message(b"2", message_group="one"))
     received = Received()

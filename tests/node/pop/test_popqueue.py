@@ -11,7 +11,9 @@ from duolog_server.store.clocks import MonoMs
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["take", "pass", "finish", "change", "expire", "put_off", "release"]),
+        st.sampled_from(
+            ["take", "pass", "finish", "change", "expire", "put_off", "release", "order"]
+        ),
         st.integers(0, 9),
     ),
     max_size=60,
@@ -33,16 +35,17 @@ class Consumers:
     def lease_ends(self) -> MonoMs:
         return MonoMs(self.now + ENDS_MS)
 
-    def take(self, _: int) -> None:
+    def take(self, number: int) -> None:
         queue = self.queue
         if queue.blocked:
             return
-        queue.skip_done()
-        offset = queue.next
-        assert offset not in self.done, "what is done is given to nobody"
-        assert offset not in queue.leases
-        self.serial += 1
-        queue.take(offset, Lease(self.serial, self.lease_ends(), "c", held=offset % 2 == 0))
+        for _ in range(1 + number % 3):
+            queue.skip_done()
+            offset = queue.next
+            assert offset not in self.done, "what is done is given to nobody"
+            assert offset not in queue.leases
+            self.serial += 1
+            queue.take(offset, Lease(self.serial, self.lease_ends(), "c", held=offset % 2 == 0))
 
     def passed(self, number: int) -> None:
         if not self.queue.blocked:
@@ -84,6 +87,10 @@ class Consumers:
     def release(self, _: int) -> None:
         self.queue.release("c", MonoMs(self.now + 1))
 
+    def order(self, number: int) -> None:
+        self.queue.deliver_in_order(number % 2 == 0)
+        assert self.queue.orderly or number % 2, "it begins at once"
+
     def step(self, what: str, number: int) -> None:
         do: dict[str, Callable[[int], None]] = {"pass": self.passed}
         do.get(what, getattr(self, what, self.passed))(number)
@@ -113,6 +120,19 @@ def test_a_lease_extended_twice_expires_once(orderly: bool) -> None:
     assert queue.expired(MonoMs(40)) == ([] if orderly else [0])
     assert list(queue.leases) == ([] if orderly else [0])
     assert queue.attempts == ({0: 1} if orderly else {})
+
+
+def test_an_order_that_ends_passes_over_nothing_that_was_given_back() -> None:
+    queue = PopQueue(0, orderly=True)
+    for offset, ends in ((0, 10), (1, 20)):
+        queue.take(offset, Lease(1, MonoMs(ends), "c"))
+    queue.expired(MonoMs(15))
+    queue.deliver_in_order(False)
+    assert queue.blocked, "0 is before 1, which is out"
+    queue.finish(1)
+    queue.deliver_in_order(False)
+    assert not queue.orderly
+    assert queue.next == 0
 
 
 def test_recorded_and_acknowledged_messages_are_not_redelivered() -> None:
