@@ -114,6 +114,7 @@ def test_the_classic_client_sends_and_consumes(tmp_path: Path, address: str, ver
     assert found["reds"] == [500, 500, True], "a tag selects"
     assert found["attempts"] == "R0 R1 R2", "a message that failed comes again"
     assert 2000 <= found["delay_ms"] < 30_000
+    assert found["auto"] == 80, "each message of a batch has an id"
     assert found["refused"] == "MQClientException", "a topic that does not exist has no route"
 
 

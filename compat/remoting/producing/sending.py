@@ -54,6 +54,7 @@ from duolog_server.store.record import (
     Host,
     decode_properties,
     offset_message_id,
+    offset_message_ids,
 )
 
 PATIENCE_MS = 1000  # of a refusal while the group is changing its master; clients wait for 3 s
@@ -348,7 +349,7 @@ class Sending:
         flag = int(sent.flags[0])
         fields = _fields(header, sent.flags) if (sent.flags != flag).any() else None
         batch = _batch_of(peer, header, queue_id, sent.columns)
-        return replace(batch, flag=flag, fields=fields)
+        return replace(batch, flag=flag, fields=fields, placed=batch.columns.count > 1)
 
     def _answerable(self, text: bytes) -> bytes:
         """Properties of a message; one that asks for a reply names the cluster to reply to."""
@@ -394,8 +395,12 @@ class Sending:
     def _answer(self, told: _Told, result: PutResult) -> Command:
         if result.queue_offset < 0:
             return self._refused(told.request, result)
+        if len(result.places):  # a client gives each message of its batch an id of its own
+            ids = offset_message_ids(self.host, result.places)
+        else:
+            ids = offset_message_id(self.host, result.physical_offset)
         fields = {
-            "msgId": offset_message_id(self.host, result.physical_offset),
+            "msgId": ids,
             "queueId": str(told.queue_id),
             "queueOffset": str(result.queue_offset),
             **REGION,

@@ -46,7 +46,7 @@ class Remoting:
     ) -> None:
         """sign: adds to a request who sends it."""
         self._reader, self._writer = reader, writer
-        self._frames = FrameReader(FRAME_BYTES_MAX)
+        self._frames = FrameReader(FRAME_BYTES_MAX, header_bytes_max=FRAME_BYTES_MAX)
         self._numbers = count(1)
         self._waiting: dict[int, asyncio.Future[Command]] = {}
         self._form = form

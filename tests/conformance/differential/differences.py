@@ -70,9 +70,7 @@ OF_BOTH: Rows = {
         "topic without queues: code | 0 | 1",
     ),
     "batches": (
-        "batch *: msgId | <offset id>,* | <offset id>",
         "batch with a delayed message: code | 0 | 13",
-        "sent in a batch: offset id | <offset id>,* | <offset id>",
     ),
     "a transaction's decision": (
         "decision of another id: code | 0 | 1",
