@@ -11,6 +11,7 @@ from itertools import count
 from typing import NamedTuple
 
 import numpy as np
+from duolog import _errors as sdk
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from duolog_server.compat.remoting.batches import read_batch
@@ -224,7 +225,7 @@ class Sending:
         queue_id = self._queue(header, config)
         unsaid = _unsaid(header.topic, given_up is not None)
         if header.sys_flag & INNER_BATCH:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "inner batches are not supported")
+            raise _illegal("inner batches are not supported")
         in_batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         if in_batch:
             batch, text = self._batch(peer, request, header, queue_id, unsaid), b""
@@ -248,7 +249,10 @@ class Sending:
             transaction = property_of(text, b"UNIQ_KEY") or ""
         else:
             send = self._when(batch, text)
-        placed = self._sends.place(send)
+        try:
+            placed = self._sends.place(send)
+        except sdk.BadRequest as error:
+            raise _illegal(str(error)) from None
         self._sends.charge(_who(peer), batch)
         return _Put(placed, _Told(request, queue_id, transaction), given_up)
 
@@ -342,10 +346,10 @@ class Sending:
     ) -> PutBatch:
         """The messages of a batch, without some properties."""
         if header.topic.startswith(RETRY_PREFIX):
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batches cannot be sent back")
+            raise _illegal("batches cannot be sent back")
         sent = read_batch(request.body, unsaid)
         if sent.waiting and sent.columns.count > 1:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch has delayed messages")
+            raise _illegal("a batch has delayed messages")
         flag = int(sent.flags[0])
         fields = _fields(header, sent.flags) if (sent.flags != flag).any() else None
         batch = _batch_of(peer, header, queue_id, sent.columns)
@@ -362,7 +366,10 @@ class Sending:
         self._sends.charge_bytes(_who(peer), topic, size, count)
 
     def _when(self, batch: PutBatch, text: bytes) -> Send:
-        """A message, and the time of its delivery if its properties name one. Raises BadRequest."""
+        """A message, and the time of its delivery if its properties name one.
+
+        Raises BadRequest, Refused.
+        """
         level = _number(text, b"DELAY")
         if level > 0:
             return Send(batch, delay_level=level)
@@ -444,11 +451,16 @@ def _together(peer: Peer, singles: Sequence[_Single]) -> Singles:
 
 
 def _check_numbers(header: SendRequest) -> None:
-    """Raise BadRequest for what could be stored, but not be delivered by every API."""
+    """Raise Refused for what could be stored, but not be delivered by every API."""
     if header.reconsume_times > RECONSUME_TIMES_MAX:
-        raise BadRequest(f"the field reconsumeTimes exceeds {RECONSUME_TIMES_MAX}")
+        raise _illegal(f"the field reconsumeTimes exceeds {RECONSUME_TIMES_MAX}")
     if not 0 <= header.born_timestamp <= TIME_MS_MAX:
-        raise BadRequest(f"the field bornTimestamp is outside 0..{TIME_MS_MAX}")
+        raise _illegal(f"the field bornTimestamp is outside 0..{TIME_MS_MAX}")
+
+
+def _illegal(why: str) -> Refused:
+    """A message that no attempt stores: clients try again after other codes."""
+    return Refused(ResponseCode.MESSAGE_ILLEGAL, why)
 
 
 def _is_half(header: SendRequest, text: bytes) -> bool:
@@ -499,12 +511,12 @@ def _same(header: SendRequest) -> tuple[int, int, int, int]:
 
 
 def _number(text: bytes, name: bytes) -> int:
-    """The number in a property, 0 for none. Raises BadRequest."""
+    """The number in a property, 0 for none. Raises BadRequest, Refused."""
     found = property_of(text, name)
     if found is None:
         return 0
     if not (found.removeprefix("-").isascii() and found.removeprefix("-").isdigit()):
         raise BadRequest(f"property {name.decode()} is not a number: {found[:40]!r}")
     if len(found) > 18:
-        raise BadRequest(f"property {name.decode()} is too large: {found[:40]!r}")
+        raise _illegal(f"property {name.decode()} is too large: {found[:40]!r}")
     return int(found)
