@@ -1,7 +1,8 @@
 """Ports of this machine for programs that must know them before anyone listens.
 
 They lie below the range from which the kernel takes the ports of outgoing connections: none of
-those can take a port while its node is stopped.
+those can take a port while its node is stopped. Of every four, two are given out: a node serves the
+port two below that of the remoting protocol as well.
 """
 
 import fcntl
@@ -62,7 +63,7 @@ def free_ports(count: int) -> list[int]:
         port = int(said) if said.isdecimal() else FIRST
         for _ in range(end - FIRST):
             port = port + 1 if FIRST <= port + 1 < end else FIRST
-            if _is_free(port):
+            if port & 2 and _is_free(port):
                 found.append(port)
             if len(found) == count:
                 break

@@ -356,8 +356,18 @@ class Node:
         if fast is not None:
             with _listening(fast):
                 await self.remoting.listen_also(fast.host, fast.port)
+        elif vip := self.config.remoting_vip_address:
+            await self._serve_vip(self.remoting, vip)
         service.join()
         log.info("serving the remoting protocol", listen=reserved.address, advertised=advertised)
+
+    async def _serve_vip(self, remoting: "RemotingServer", address: str) -> None:
+        """Serve clients with the VIP channel, where no other program has their port."""
+        host, _, port = address.rpartition(":")
+        try:
+            await remoting.listen_also(host, int(port))
+        except OSError as error:
+            log.warning("remoting: no VIP channel", listen=address, reason=str(error))
 
     def _reached_at(self, port: int) -> str:
         """HOST:PORT of another port of this node, where `node.advertise` is reached."""

@@ -66,13 +66,15 @@ class StoreEvents:
 
     problem: damage, and what is done about it. fenced, stuck: the two reasons for which nothing is
     stored any more, or for now; told as problems where nobody asks for them. copied: the directory
-    is a copy that has not all of what its original had.
+    is a copy that has not all of what its original had. full: the disk is too full, and why; empty
+    once it has room again.
     """
 
     problem: Callable[[str], None] = field(default=lambda text: None)
     fenced: Callable[[str], None] | None = None
     stuck: Callable[[str], None] | None = None
     copied: Callable[[str], None] = field(default=lambda text: None)
+    full: Callable[[str], None] = field(default=lambda reason: None)
     progress: Callable[[int, int], None] = field(default=lambda done, total: None)
 
 
@@ -112,6 +114,7 @@ class MessageStore:
             on_problem=self.events.problem,
         )
         self.retention = Retention(options, disk, self.log, self.queues, self.index, self.flags)
+        self.retention.tell = lambda reason: self.events.full(reason)
         self.puts = Puts(options, self.log, self.queues, self.idempotence, store_host)
         self._flushes = QueueFlushes(disk, self.queues, self._derived)
         self._cuts = Cuts(
@@ -357,7 +360,7 @@ class MessageStore:
 
     def _note_refusal(self, status: PutMessageStatus) -> None:
         if status is PutMessageStatus.CREATE_MAPEDFILE_FAILED:
-            self.retention.refused = True
+            self.retention.refuse()
 
     def _not_writable(self) -> PutResult | None:
         status = PutMessageStatus.SERVICE_NOT_AVAILABLE

@@ -502,10 +502,16 @@ def topics_of(rows: Json) -> dict[str, TopicConfig]:
 
 
 def offsets_of(rows: Json) -> dict[tuple[str, str], dict[int, int]]:
-    """Committed offsets by topic and group, from entries named topic@group."""
+    """Committed offsets by topic and group, from entries named topic@group.
+
+    Others are left out: RocketMQ 5 notes under topic@group@broadcast where its own groups read that
+    get every message. No group has such a name.
+    """
     found = {}
     for key, row in rows.items():
         topic, _, group = str(key).partition("@")
+        if "@" in group:
+            continue
         found[topic, group] = {int(queue): int(offset) for queue, offset in row.items()}
     return found
 

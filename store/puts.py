@@ -5,7 +5,7 @@ only once the log has the batch.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.columns import BadProperties, Columns
@@ -22,7 +22,7 @@ from duolog_server.store.kernels.encode import (
     SINGLES_FIELDS,
     UNIQ_KEY_BYTES,
 )
-from duolog_server.store.kernels.jit import I64
+from duolog_server.store.kernels.jit import EMPTY_I64, I64
 from duolog_server.store.lightqueues import (
     MULTI_DISPATCH,
     MULTI_QUEUE_OFFSET,
@@ -71,6 +71,7 @@ class PutBatch:
     accepted: bool = False  # checked or stored before: limits of clients do not matter any more
     waited_in: str = ""  # topic in which an earlier attempt may have been stored instead
     expect_offset: QueueOffset | None = None  # of its first message, or it is refused
+    placed: bool = False  # the result has the place of each message
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -84,7 +85,8 @@ class PutResult:
 
     queue_offset: of the first message stored now. duplicates: leading messages that were stored
     before, in the runs given. end_offset: log offset that must be durable (and replicated) before
-    the batch may be acknowledged.
+    the batch may be acknowledged. places: log offsets of the messages stored now, if the batch asks
+    for them.
     """
 
     status: PutMessageStatus
@@ -95,6 +97,7 @@ class PutResult:
     store_time: int = 0
     count: int = 0
     duplicates: tuple[Run, ...] = ()
+    places: I64 = field(default_factory=lambda: EMPTY_I64, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +303,7 @@ class Puts:
                     batch.producer,
                     batch.sequence + first,
                     NO_FIELDS if batch.fields is None else batch.fields,
+                    placed=batch.placed,
                     sealed=not batch.accepted or _may_be_sealed(batch),
                 ),
             )
@@ -331,6 +335,7 @@ class Puts:
             store_time,
             count,
             tuple(known),
+            where.places[first:],
         )
 
 

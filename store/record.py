@@ -23,8 +23,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import numpy as np
+
 from duolog_server.store.errors import BadMessage
 from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64, U8
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 
 NAME_VALUE_SEPARATOR = "\x01"
@@ -225,6 +228,17 @@ def keys_of(properties: dict[str, str]) -> list[str]:
 def offset_message_id(store_host: Host, physical_offset: PhyOffset) -> str:
     """16 bytes (28 with IPv6) as upper-case hex: store host, port, commit-log offset."""
     return (store_host.packed() + struct.pack(">q", physical_offset)).hex().upper()
+
+
+def offset_message_ids(store_host: Host, physical_offsets: I64) -> str:
+    """The same for each of several messages, with commas between them."""
+    count = len(physical_offsets)
+    places = physical_offsets.astype(">i8").tobytes().hex().upper().encode()
+    prefix = np.frombuffer(store_host.packed().hex().upper().encode(), np.uint8)
+    rows: U8 = np.full((count, len(prefix) + 17), ord(","), np.uint8)
+    rows[:, : len(prefix)] = prefix
+    rows[:, len(prefix) : -1] = np.frombuffer(places, np.uint8).reshape(count, 16)
+    return rows.tobytes()[:-1].decode()
 
 
 def parse_message_id(message_id: str) -> tuple[Host, int]:

@@ -76,6 +76,9 @@ class Retention:
     ratio: float = 0.0  # used share of the disk, as it was looked at last
     refused: bool = False  # a put found no room since then
     relieved: Callable[[], bool] = lambda: False  # other nodes store what this one cannot
+    # Called with the reason where the disk became too full, and with none once it has room again.
+    tell: Callable[[str], None] = lambda reason: None
+    told: bool = False  # that it is too full
 
     def trigger(self) -> None:
         """Ask for deletion now (deleteExpiredCommitLog): the next 20 rounds act at any hour."""
@@ -89,7 +92,18 @@ class Retention:
             self.flags.set(RunningFlags.DISK_FULL)
         else:
             self.flags.clear(RunningFlags.DISK_FULL)
+        self._tell(self.full_reason if self.is_full else "")
         return ratio
+
+    def refuse(self) -> None:
+        """A put found no room for a file."""
+        self.refused = True
+        self._tell(f"a put found no room for a file of {LOG} ({self.full_reason})")
+
+    def _tell(self, reason: str) -> None:
+        if self.told != bool(reason):
+            self.told = bool(reason)
+            self.tell(reason)
 
     def round(self, age_ms: WallMs, hour: int, dispatched: int) -> Cleaned:
         """Run one round. age_ms: what the files' times are compared with (`store.clocks.AgeClock`).

@@ -75,7 +75,8 @@ class Calling(asyncio.Protocol):
         """address: for errors. sign: see `Access`."""
         self._address = address
         self._sign = sign
-        self._frames = FrameReader(FRAME_BYTES_MAX)
+        # The answer to a batch has an id of each of its messages in its header.
+        self._frames = FrameReader(FRAME_BYTES_MAX, header_bytes_max=FRAME_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._answers = Answers()
         self._ended = ""  # why

@@ -9,7 +9,8 @@ What all clients say of themselves has a limit together, and what one connection
 a heartbeat may name a thousand groups, each with as many subscriptions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from duolog import _errors as sdk
@@ -50,6 +51,7 @@ class Member:
     size: int
 
 
+Subscriptions = tuple[Subscription, ...]
 May = Callable[[Principal | None, str], bool]  # a user, and a group
 
 
@@ -64,6 +66,8 @@ class Members:
         self._clients: dict[Peer, Client] = {}  # until their connections end
         self._named: dict[str, tuple[Peer, Principal | None]] = {}  # producers, by their ids
         self._reads: dict[str, dict[str, Subscription]] = {}  # until a group changes
+        # What ends pulls that are held, by client and group, each with its topic.
+        self._held: dict[tuple[Peer, str], list[tuple[str, Callable[[], None]]]] = {}
         self._said: dict[Peer, int] = {}  # bytes
         self._said_by_all = 0
 
@@ -93,6 +97,8 @@ class Members:
             size = sizes[data.group]
             self._count(peer, size - (0 if known is None else known.size))
             members[peer] = Member(heartbeat.client_id, data, mono_ms, user, size)
+            if known is not None and known.data.subscriptions != data.subscriptions:
+                self._end_held(peer, data.group, known.data.subscriptions, data.subscriptions)
             self._groups_of.setdefault(peer, set()).add(data.group)
         return changed
 
@@ -173,6 +179,7 @@ class Members:
         member = members.pop(peer, None)
         if member is None:
             return False
+        self._end_held(peer, group, member.data.subscriptions, ())
         self._reads.pop(group, None)
         self._count(peer, -member.size)
         if not members:
@@ -260,6 +267,31 @@ class Members:
         member = self._groups.get(group, {}).get(peer)
         found = member.data.subscriptions if member is not None else ()
         return next((one for one in found if one.topic == topic), None)
+
+    @contextmanager
+    def held(self, peer: Peer, group: str, topic: str, end: Callable[[], None]) -> Iterator[None]:
+        """A pull that waits. end: called once the client's subscription is another, or none."""
+        key, one = (peer, group), (topic, end)
+        held = self._held.setdefault(key, [])
+        held.append(one)
+        try:
+            yield
+        finally:
+            held.remove(one)
+            if not held:
+                self._held.pop(key, None)
+
+    def _end_held(
+        self, peer: Peer, group: str, before: Subscriptions, after: Subscriptions
+    ) -> None:
+        held = self._held.get((peer, group), ())
+        if held:
+            selects = [
+                {one.topic: (one.kind, one.expression) for one in s} for s in (before, after)
+            ]
+            for topic, end in held:
+                if selects[0].get(topic) != selects[1].get(topic):
+                    end()
 
     def consumer(self, peer: Peer, group: str) -> ConsumerData | None:
         """A client as a member of a group; None where it is none."""

@@ -437,6 +437,12 @@ class RemotingSection(_Section):
         description="HOST:PORT at which clients reach `listen`; empty: its port on the host of "
         "`node.advertise`",
     )
+    vip_channel: bool = Field(
+        True,
+        description="serve the port two below `listen` as well: RocketMQ's clients with the VIP "
+        "channel send there, those before 4.5 by default; where another program has that port, the "
+        "log warns",
+    )
     namesrv_addr: Endpoints = Field(
         (),
         max_length=16,
@@ -797,9 +803,20 @@ class Config(_Section):
             )
         return f"{host}:{int(port) + FAST_PORT}"
 
-    def _check_ports(self) -> None:
+    @property
+    def remoting_vip_address(self) -> str:
+        """HOST:PORT where clients with the VIP channel send to, if it is free; empty: nowhere."""
+        host, _, port = self.remoting.listen.rpartition(":")
+        if not self.remoting.vip_channel or int(port or 0) + FAST_PORT <= 0:
+            return ""
+        address = f"{host}:{int(port) + FAST_PORT}"
+        others = filter(None, self._own_ports().values())
+        return "" if any(_clash(address, one) for one in others) else address
+
+    def _own_ports(self) -> dict[str, str]:
+        """The ports that the node must have, by what an error calls them."""
         serves_slaves = self.store.broker_role is not BrokerRole.SLAVE
-        ports = {
+        return {
             "node.listen": self.node.listen,
             "node.frames_listen": self.node.frames_address,
             "tls.listen": self.tls.listen,
@@ -810,7 +827,9 @@ class Config(_Section):
             "metrics.listen": self.metrics.listen,
             "console.listen": self.console.listen,
         }
-        for (key, one), (other_key, other) in combinations(ports.items(), 2):
+
+    def _check_ports(self) -> None:
+        for (key, one), (other_key, other) in combinations(self._own_ports().items(), 2):
             if one and other and _clash(one, other):
                 raise ConfigError(
                     f"{key} = {one} and {other_key} = {other} are the same port: give each its own"

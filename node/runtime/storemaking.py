@@ -20,12 +20,20 @@ def disk_of(config: Config) -> OsDisk:
     return OsDisk(config.node.data, paths=config.store.paths)
 
 
+def _tell_of_space(reason: str) -> None:
+    if reason:
+        log.error("the disk is too full: puts are refused", reason=reason)
+    else:
+        log.info("the disk has room again: puts are taken")
+
+
 def make_store(config: Config, disk: Disk, store_host: Host) -> MessageStore:
     """The store of a node; it is not started."""
     events = StoreEvents(
         problem=lambda text: log.error("problem in the store", reason=text),
         fenced=lambda text: log.error("fenced", reason=text),
         stuck=lambda text: log.error("puts are refused", reason=text),
+        full=_tell_of_space,
         copied=lambda text: log.warning("the directory is a copy", reason=text),
     )
     return MessageStore(disk, config.store, events, store_host, boot_id())

@@ -28,6 +28,8 @@ def by_maven() -> Iterator[tuple[str, Fetch]]:
         for artifact in ("rocketmq-client", "rocketmq-tools"):
             fetch = partial(test_remoting.classic_jars, version, artifact)
             yield f"{artifact} {version}", fetch
+    for version in test_remoting.VERSIONS:
+        yield f"rocketmq-client {version}", partial(test_remoting.classic_jars, version)
     yield "Java client", languages.client_jars
     yield "Spring Boot starter", languages.starter_jars
     yield "Spring", test_frameworks.spring_jars

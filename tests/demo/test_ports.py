@@ -62,10 +62,10 @@ def test_ports_in_use_are_skipped_around_the_range(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(ports, "FIRST", port - 1)
         monkeypatch.setattr(ports, "_end", lambda: min(port + 20, 1 << 16))
         assert port not in ports.free_ports(1)
-    monkeypatch.setattr(ports, "_end", lambda: ports.FIRST + 10)
+    monkeypatch.setattr(ports, "_end", lambda: ports.FIRST + 20)
     monkeypatch.setattr(ports, "_is_free", lambda port: True)  # also where another test listens
     given = ports.free_ports(5) + ports.free_ports(5) + ports.free_ports(5)
-    assert set(given) <= set(range(ports.FIRST, ports.FIRST + 10))
+    assert set(given) <= set(range(ports.FIRST, ports.FIRST + 20))
     assert not set(given[:5]) & set(given[5:10])
     monkeypatch.setattr(ports, "_is_free", lambda port: False)
     with pytest.raises(OSError, match="no 1 free ports"):

@@ -22,6 +22,7 @@ from duolog_server.store.record import (
     decode_properties,
     encode_properties,
     offset_message_id,
+    offset_message_ids,
     parse_message_id,
     uniq_key,
 )
@@ -240,6 +241,10 @@ def test_message_ids_have_16_or_28_bytes() -> None:
     assert v4 == "0A00000100002A9F0000000000001234"
     assert parse_message_id(v4) == (Host("10.0.0.1", 10911), 0x1234)
     v6 = offset_message_id(Host("::1", 1), PhyOffset(5))
+    for host in (Host("10.0.0.1", 10911), Host("::1", 1)):
+        places = [0, 5, 1 << 31, 1 << 32, (1 << 62) + 11]
+        single = [offset_message_id(host, PhyOffset(place)) for place in places]
+        assert offset_message_ids(host, np.array(places, np.int64)) == ",".join(single)
     assert len(v6) == 56
     assert parse_message_id(v6) == (Host("::1", 1), 5)
 

@@ -141,6 +141,8 @@ def test_a_put_that_finds_no_room_makes_a_node_full_until_the_disk_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = filled(tmp_path, messages=1)
+    told: list[str] = []
+    store.events.full = told.append
     assert store.retention.has_room
 
     def refuse(*_: object) -> None:
@@ -151,8 +153,11 @@ def test_a_put_that_finds_no_room_makes_a_node_full_until_the_disk_is_looked_at(
         pass
     assert store.retention.is_full
     assert not store.retention.has_room
+    assert len(told) == 1
+    assert "no room for a file of commitlog" in told[0]
     store.retention.check_space()
     assert store.retention.has_room
+    assert told[1:] == [""]
 
 
 def test_whose_files_fill_a_disk_is_asked_only_where_it_decides(tmp_path: Path) -> None:
@@ -225,13 +230,19 @@ def test_used_bytes_equal_the_size_of_the_directory(tmp_path: Path) -> None:
 
 def test_over_90_percent_puts_are_refused_until_it_falls(tmp_path: Path) -> None:
     store = filled(tmp_path, ratio=0.91, clean_file_forcibly_enable=False)
+    told: list[str] = []
+    store.events.full = told.append
+    clean(store, 1)
     clean(store, 1)
     assert store.flags.names() == ["DISK_FULL"]
+    assert len(told) == 1, "it is told once"
+    assert told[0].endswith("is 91% full")
     assert put(store, [b"x"]).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     assert read_all(store)
     assert isinstance(store.disk, FullDisk)
     store.disk.ratio = 0.89
     clean(store, 1)
+    assert told[1:] == [""]
     put_ok(store, [b"x"])
 
 

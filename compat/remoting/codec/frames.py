@@ -33,11 +33,20 @@ class FrameReader:
             the next bytes.
     """
 
-    __slots__ = ("_begin", "_filled", "_frame_bytes_max", "_held", "_long", "_memory", "whole")
+    __slots__ = (
+        *("_begin", "_filled", "_frame_bytes_max", "_header_bytes_max", "_held", "_long"),
+        *("_memory", "whole"),
+    )
 
-    def __init__(self, frame_bytes_max: int, memory: Memory = _plain) -> None:
+    def __init__(
+        self,
+        frame_bytes_max: int,
+        memory: Memory = _plain,
+        header_bytes_max: int = HEADER_BYTES_MAX,
+    ) -> None:
         """frame_bytes_max: longest frame, without its first length. memory: of a long frame."""
         self._frame_bytes_max = min(frame_bytes_max, FRAME_BYTES_MAX)
+        self._header_bytes_max = header_bytes_max
         self._memory = memory
         self._held = b""
         self._begin = 0
@@ -115,7 +124,8 @@ class FrameReader:
             return 0
         size, word = _LENGTHS.unpack_from(held, begin)
         header_size = word & _HEADER_BITS
-        if size > self._frame_bytes_max or header_size > HEADER_BYTES_MAX or size < 4 + header_size:
+        header_max = self._header_bytes_max
+        if size > self._frame_bytes_max or header_size > header_max or size < 4 + header_size:
             self._refuse(size, header_size)
         return 4 + int(size)
 
@@ -124,8 +134,9 @@ class FrameReader:
             raise BadFrame("a TLS handshake came: this port serves plain connections only")
         if size > self._frame_bytes_max:
             raise BadFrame(f"a frame of {size} bytes, the limit is {self._frame_bytes_max}")
-        if header_size > HEADER_BYTES_MAX:
-            raise BadFrame(f"a header of {header_size} bytes, the limit is {HEADER_BYTES_MAX}")
+        if header_size > self._header_bytes_max:
+            most = self._header_bytes_max
+            raise BadFrame(f"a header of {header_size} bytes, the limit is {most}")
         raise BadFrame(f"a header of {header_size} bytes in a frame of {size} bytes")
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
 from functools import lru_cache
+from typing import Any
 
 from duolog import _errors as sdk
 
@@ -36,6 +38,7 @@ EXPRESSIONS = 1024  # that are kept as they were parsed
 LONG_EXPRESSIONS = 16
 SHORT_CHARACTERS = 256
 
+Found = tuple[int, GetResult, int]  # where it was read, what, and bytes that are not taken yet
 _CODES = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -101,18 +104,62 @@ class Pulling:
         await self._offsets.begin_at(peer, header.consumer_group, key, header.queue_offset, lite)
         who = Who.at(name_of_caller(), peer.host.address)
         reader, start = self._broker.reader, header.queue_offset
-        deadline = asyncio.get_running_loop().time() + self._wait_seconds(header)
-        offset, result, held = await within_room(
+        seconds = self._wait_seconds(header)
+        deadline = asyncio.get_running_loop().time() + seconds
+        is_held = bool(seconds) and not header.sys_flag & HAS_SUBSCRIPTION
+        if is_held:  # it may have been replaced since
+            chosen = self._filter(peer, header)
+        reading = within_room(
             reader,
             who.address,
             key,
             self._selection(header, chosen, who),
             lambda narrowed: poll(reader, key, start, narrowed, deadline),
         )
+        found = await (self._unless_replaced(peer, header, reading) if is_held else reading)
+        if found is None:
+            return self._nothing(request, header)
+        offset, result, held = found
         try:
             return self._answer(request, header, offset, result)
         finally:
             peer.after_answer(lambda: reader.untaken.give(who.address, held))
+
+    async def _unless_replaced(
+        self, peer: Peer, header: PullRequest, reading: Coroutine[Any, Any, Found]
+    ) -> Found | None:
+        """What a pull finds; None where its client's subscription is replaced meanwhile.
+
+        Messages that the one before did not select may be of the new one.
+        """
+        is_replaced = False
+        try:
+            async with asyncio.timeout(None) as until:
+
+                def replaced() -> None:
+                    nonlocal is_replaced
+                    if not is_replaced:
+                        is_replaced = True
+                        until.reschedule(0)
+
+                group, topic = header.consumer_group, header.topic
+                with self._members.held(peer, group, topic, replaced):
+                    found = await reading
+        except TimeoutError:
+            if is_replaced:
+                return None
+            raise
+        if not is_replaced:
+            return found
+        self._broker.reader.untaken.give(peer.host.address, found[2])  # it had come just before
+        return None
+
+    def _nothing(self, request: Command, header: PullRequest) -> Command:
+        """The answer to a pull that begins again at the same place."""
+        low, high = self._core.store.queue_range(header.topic, header.queue_id)
+        fields = write_header(PullResponse(MASTER_ID, header.queue_offset, low, high))
+        remark = "the client's subscription was replaced"
+        return request.answer(ResponseCode.PULL_NOT_FOUND, remark, fields)
 
     def _filter(self, peer: Peer, header: PullRequest) -> MessageFilter:
         """The client's filter, from the request itself or from its last heartbeat."""

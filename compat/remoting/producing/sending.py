@@ -11,6 +11,7 @@ from itertools import count
 from typing import NamedTuple
 
 import numpy as np
+from duolog import _errors as sdk
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from duolog_server.compat.remoting.batches import read_batch
@@ -54,6 +55,7 @@ from duolog_server.store.record import (
     Host,
     decode_properties,
     offset_message_id,
+    offset_message_ids,
 )
 
 PATIENCE_MS = 1000  # of a refusal while the group is changing its master; clients wait for 3 s
@@ -223,7 +225,7 @@ class Sending:
         queue_id = self._queue(header, config)
         unsaid = _unsaid(header.topic, given_up is not None)
         if header.sys_flag & INNER_BATCH:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "inner batches are not supported")
+            raise _illegal("inner batches are not supported")
         in_batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         if in_batch:
             batch, text = self._batch(peer, request, header, queue_id, unsaid), b""
@@ -247,7 +249,10 @@ class Sending:
             transaction = property_of(text, b"UNIQ_KEY") or ""
         else:
             send = self._when(batch, text)
-        placed = self._sends.place(send)
+        try:
+            placed = self._sends.place(send)
+        except sdk.BadRequest as error:
+            raise _illegal(str(error)) from None
         self._sends.charge(_who(peer), batch)
         return _Put(placed, _Told(request, queue_id, transaction), given_up)
 
@@ -341,14 +346,14 @@ class Sending:
     ) -> PutBatch:
         """The messages of a batch, without some properties."""
         if header.topic.startswith(RETRY_PREFIX):
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batches cannot be sent back")
+            raise _illegal("batches cannot be sent back")
         sent = read_batch(request.body, unsaid)
         if sent.waiting and sent.columns.count > 1:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch has delayed messages")
+            raise _illegal("a batch has delayed messages")
         flag = int(sent.flags[0])
         fields = _fields(header, sent.flags) if (sent.flags != flag).any() else None
         batch = _batch_of(peer, header, queue_id, sent.columns)
-        return replace(batch, flag=flag, fields=fields)
+        return replace(batch, flag=flag, fields=fields, placed=batch.columns.count > 1)
 
     def _answerable(self, text: bytes) -> bytes:
         """Properties of a message; one that asks for a reply names the cluster to reply to."""
@@ -361,7 +366,10 @@ class Sending:
         self._sends.charge_bytes(_who(peer), topic, size, count)
 
     def _when(self, batch: PutBatch, text: bytes) -> Send:
-        """A message, and the time of its delivery if its properties name one. Raises BadRequest."""
+        """A message, and the time of its delivery if its properties name one.
+
+        Raises BadRequest, Refused.
+        """
         level = _number(text, b"DELAY")
         if level > 0:
             return Send(batch, delay_level=level)
@@ -394,8 +402,12 @@ class Sending:
     def _answer(self, told: _Told, result: PutResult) -> Command:
         if result.queue_offset < 0:
             return self._refused(told.request, result)
+        if len(result.places):  # a client gives each message of its batch an id of its own
+            ids = offset_message_ids(self.host, result.places)
+        else:
+            ids = offset_message_id(self.host, result.physical_offset)
         fields = {
-            "msgId": offset_message_id(self.host, result.physical_offset),
+            "msgId": ids,
             "queueId": str(told.queue_id),
             "queueOffset": str(result.queue_offset),
             **REGION,
@@ -439,11 +451,16 @@ def _together(peer: Peer, singles: Sequence[_Single]) -> Singles:
 
 
 def _check_numbers(header: SendRequest) -> None:
-    """Raise BadRequest for what could be stored, but not be delivered by every API."""
+    """Raise Refused for what could be stored, but not be delivered by every API."""
     if header.reconsume_times > RECONSUME_TIMES_MAX:
-        raise BadRequest(f"the field reconsumeTimes exceeds {RECONSUME_TIMES_MAX}")
+        raise _illegal(f"the field reconsumeTimes exceeds {RECONSUME_TIMES_MAX}")
     if not 0 <= header.born_timestamp <= TIME_MS_MAX:
-        raise BadRequest(f"the field bornTimestamp is outside 0..{TIME_MS_MAX}")
+        raise _illegal(f"the field bornTimestamp is outside 0..{TIME_MS_MAX}")
+
+
+def _illegal(why: str) -> Refused:
+    """A message that no attempt stores: clients try again after other codes."""
+    return Refused(ResponseCode.MESSAGE_ILLEGAL, why)
 
 
 def _is_half(header: SendRequest, text: bytes) -> bool:
@@ -494,12 +511,12 @@ def _same(header: SendRequest) -> tuple[int, int, int, int]:
 
 
 def _number(text: bytes, name: bytes) -> int:
-    """The number in a property, 0 for none. Raises BadRequest."""
+    """The number in a property, 0 for none. Raises BadRequest, Refused."""
     found = property_of(text, name)
     if found is None:
         return 0
     if not (found.removeprefix("-").isascii() and found.removeprefix("-").isdigit()):
         raise BadRequest(f"property {name.decode()} is not a number: {found[:40]!r}")
     if len(found) > 18:
-        raise BadRequest(f"property {name.decode()} is too large: {found[:40]!r}")
+        raise _illegal(f"property {name.decode()} is too large: {found[:40]!r}")
     return int(found)

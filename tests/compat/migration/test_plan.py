@@ -1,5 +1,6 @@
 """What stands in the way of a move, and the cluster as its name server describes it."""
 
+import json
 from dataclasses import replace
 
 import duolog
@@ -13,8 +14,10 @@ from duolog_server.compat.migration.rocketmqbroker import (
     Runtime,
     brokers_of,
     facts_of,
+    parsed,
 )
 from duolog_server.store.metadata import Metadata, TopicConfig
+from duolog_server.store.metadatafiles import OFFSETS
 from tests.compat.migration.master import SEGMENT, HandMaster, serving
 from tests.support import SMALL
 
@@ -140,3 +143,12 @@ def test_offsets_beyond_the_end_of_their_queues_are_those_of_another_log() -> No
     found = late_offsets(old, {("T", 0): 7, ("T", 1): 3}, [], "broker-a")
     assert found.moved == {"g": {("T", "broker-a", 1): 3}}
     assert found.beyond == 1
+
+
+def test_offsets_that_no_group_commits_are_left_out() -> None:
+    """RocketMQ 5 notes where broadcasting members of a group read, under a name of no group."""
+    rows = {"T@g": {0: 5}, "T@g@broadcast": {0: 7}}
+    old = parsed({OFFSETS: json.dumps({"offsetTable": rows}).encode()})
+    assert late_offsets(old, {("T", 0): 9}, [], "broker-a").moved == {
+        "g": {("T", "broker-a", 0): 5}
+    }

@@ -46,7 +46,7 @@ class Remoting:
     ) -> None:
         """sign: adds to a request who sends it."""
         self._reader, self._writer = reader, writer
-        self._frames = FrameReader(FRAME_BYTES_MAX)
+        self._frames = FrameReader(FRAME_BYTES_MAX, header_bytes_max=FRAME_BYTES_MAX)
         self._numbers = count(1)
         self._waiting: dict[int, asyncio.Future[Command]] = {}
         self._form = form
@@ -195,10 +195,12 @@ async def connected(
     form: Serialization = Serialization.JSON,
     sign: Sign | None = None,
     tls: ssl.SSLContext | None = None,
+    port: int = 0,
 ) -> AsyncIterator[Remoting]:
-    """A client of a node."""
+    """A client of a node. port: another one than the node says."""
     host = node.config.remoting.listen.rpartition(":")[0]
-    reader, writer = await asyncio.open_connection(host, known(node.remoting).port, ssl=tls)
+    port = port or known(node.remoting).port
+    reader, writer = await asyncio.open_connection(host, port, ssl=tls)
     made = Remoting(reader, writer, form, sign)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(made.read())

@@ -18,10 +18,12 @@ from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.election.memoryregistry import MemoryRegistry
 from duolog_server.serve.server import Node
 from tests.compat.remoting.client import Remoting, connected, records
+from tests.compat.remoting.requests import write_batch
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
 from tests.nodefixtures import StartNode
 from tests.until import until
 
+MANY = 9000  # whose ids take a longer header than requests may have
 HOSTS = {name: f"127.0.0.{number}" for number, name in enumerate("abc", 1)}
 
 
@@ -88,6 +90,12 @@ async def test_clients_follow_the_master(group: Elected) -> None:
         passed_on = await clients[slave].send("T", b"passed on")
         assert (passed_on.code, passed_on.fields["queueOffset"]) == (ResponseCode.SUCCESS, "1")
         assert (await clients[slave].ask(commit, update)).code == ResponseCode.SUCCESS
+        many = write_batch([(0, b"", b"")] * MANY)
+        fields = {
+            "a": "p", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 7, "h": 0, "m": "true",
+        }  # fmt: skip
+        batch = await clients[slave].ask(RequestCode.SEND_BATCH_MESSAGE, fields, many)
+        assert len(set(batch.fields["msgId"].split(","))) == MANY, batch.remark
         refused = await clients[slave].ask(commit, update, flag=RELAYED)
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE, "never twice"
 
@@ -107,7 +115,9 @@ async def test_clients_follow_the_master(group: Elected) -> None:
         offset = await clients[new].ask(RequestCode.QUERY_CONSUMER_OFFSET, query)
         assert offset.fields["offset"] == "1"
         found_now = await clients[new].pull("g", "T", 0)
-        bodies = [b"before", b"passed on", b"after", b"by the old one"]
+        assert [one.body for one in records(found_now.body)][:2] == [b"before", b"passed on"]
+        found_now = await clients[new].pull("g", "T", 2 + MANY)
+        bodies = [b"after", b"by the old one"]
         assert [one.body for one in records(found_now.body)] == bodies
 
 

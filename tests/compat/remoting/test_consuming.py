@@ -142,6 +142,33 @@ async def test_a_held_pull_passes_over_what_it_does_not_select(remoting: Remotin
     assert late.fields["nextBeginOffset"] == "3"
 
 
+async def test_a_held_pull_gives_nothing_of_a_subscription_that_was_replaced(
+    node: Node, remoting: Remoting
+) -> None:
+    calls = broker_of(node).waiting_calls
+    await filled(remoting, 1, ("blue",))
+    await reads(remoting, "red")
+    pull = remoting.pull("g", "T", 0, wait_ms=60_000)
+    await until(lambda: calls.count == 1)
+    await remoting.beat("c", "g", "T", "red", version=2)
+    assert calls.count == 1, "it selects the same"
+    # Without a turn in between: the message comes to a pull that is about to end.
+    beat = remoting.beat("c", "g", "T", "blue", version=3)
+    sent = remoting.send("T", b"1", "TAGS\x01red")
+    await asyncio.gather(beat, sent, remoting.send("T", b"2", "TAGS\x01blue"))
+    async with asyncio.timeout(10):
+        ended = await pull
+    assert (ended.code, ended.fields["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "0")
+    found = await remoting.pull("g", "T", 0, subVersion=3)
+    assert [one.body for one in records(found.body)] == [b"body0", b"2"]
+    pull = remoting.pull("g", "T", 3, wait_ms=60_000, subVersion=3)
+    await until(lambda: calls.count == 1)
+    await remoting.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": "c", "consumerGroup": "g"})
+    async with asyncio.timeout(10):
+        assert (await pull).code == ResponseCode.PULL_NOT_FOUND, "its member has left"
+    assert broker_of(node).untaken.held_bytes == 0
+
+
 async def test_a_pull_that_finds_nothing_ends_in_time(remoting: Remoting) -> None:
     await reads(remoting)
     for offset, wait_ms in ((0, 0), (0, 50)):

@@ -105,6 +105,9 @@ async def test_a_batch_is_stored_whole(node: Node, remoting: Remoting) -> None:
     assert [one.flag for one in found] == [1, 2, 2]
     assert [properties_of(one) for one in found] == [{"K": "a"}, {"TAGS": "red"}, {}]
     assert [one.born_time for one in found] == [7, 7, 7]
+    ids = [parse_message_id(one) for one in sent.fields["msgId"].split(",")]
+    assert [place for _, place in ids] == [one.physical_offset for one in found]
+    assert {host.port for host, _ in ids} == {known(node.remoting).port}
     assert (await remoting.ask(RequestCode.SEND_BATCH_MESSAGE, fields, b"short")).code == 1
 
 
@@ -155,17 +158,25 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
     ({"properties": "K"}, ResponseCode.MESSAGE_ILLEGAL, "properties"),
     ({"properties": "K\x01" + "v" * 32_767}, ResponseCode.MESSAGE_ILLEGAL, "properties"),
     ({"properties": "DELAY\x01soon"}, ResponseCode.SYSTEM_ERROR, "DELAY"),
-    ({"properties": "TIMER_DELAY_SEC\x01999999"}, ResponseCode.SYSTEM_ERROR, "delay"),
+    *(
+        ({"properties": f"{name}\x01{number}"}, ResponseCode.MESSAGE_ILLEGAL, said)
+        for name, number, said in (
+            ("TIMER_DELAY_SEC", 999_999, "delay"),
+            ("TIMER_DELAY_MS", 999_999_000, "delay"),
+            ("TIMER_DELIVER_MS", 9_999_999_999_999, "delay"),
+            ("TIMER_DELIVER_MS", 1 << 62, "too large"),
+        )
+    ),
     (
         {"properties": "TRAN_MSG\x01true", "producerGroup": ""},
-        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.MESSAGE_ILLEGAL,
         "producer group",
     ),
     ({"sysFlag": 128}, ResponseCode.MESSAGE_ILLEGAL, "inner batches"),
     ({"bornTimestamp": "x"}, ResponseCode.SYSTEM_ERROR, "bornTimestamp"),
-    ({"bornTimestamp": -1}, ResponseCode.SYSTEM_ERROR, "bornTimestamp"),
-    ({"bornTimestamp": 253_402_300_800_000}, ResponseCode.SYSTEM_ERROR, "bornTimestamp"),
-    ({"reconsumeTimes": (1 << 31) - 1}, ResponseCode.SYSTEM_ERROR, "reconsumeTimes"),
+    ({"bornTimestamp": -1}, ResponseCode.MESSAGE_ILLEGAL, "bornTimestamp"),
+    ({"bornTimestamp": 253_402_300_800_000}, ResponseCode.MESSAGE_ILLEGAL, "bornTimestamp"),
+    ({"reconsumeTimes": (1 << 31) - 1}, ResponseCode.MESSAGE_ILLEGAL, "reconsumeTimes"),
 ]
 
 

@@ -7,6 +7,7 @@ import java.util.Collections;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
@@ -25,6 +26,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 public class Remoting {
     static final int SYNC = 400, ASYNC = 300, ONEWAY = 100, BATCHES = 10, IN_BATCH = 20;
     static final int ALL = SYNC + ASYNC + ONEWAY + BATCHES * IN_BATCH;
+    static final int AUTO = 80;
     static final int SEND_MS = 30_000; // a send that is tried again may be stored twice
     static String server;
 
@@ -107,6 +109,31 @@ public class Remoting {
         return stored.get();
     }
 
+    /** Different ids of messages that the client of RocketMQ 5 batches by itself; else as many. */
+    static int batchedByItself(DefaultMQProducer producer) throws Exception {
+        try {
+            DefaultMQProducer.class.getMethod("setAutoBatch", boolean.class).invoke(producer, true);
+        } catch (NoSuchMethodException old) {
+            return AUTO;
+        }
+        Set<String> ids = ConcurrentHashMap.newKeySet();
+        Thread[] threads = new Thread[AUTO];
+        for (int k = 0; k < AUTO; k++) {
+            threads[k] = new Thread(() -> {
+                try {
+                    ids.add(producer.send(new Message("B", new byte[] {1})).getOffsetMsgId());
+                } catch (Exception error) {
+                    error.printStackTrace();
+                }
+            });
+            threads[k].start();
+        }
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        return ids.size();
+    }
+
     static long delayed(DefaultMQProducer producer) throws Exception {
         CountDownLatch begun = new CountDownLatch(1), came = new CountDownLatch(1);
         DefaultMQPushConsumer waiting = consumer("delayed", "D", "*", (messages, context) -> {
@@ -162,16 +189,17 @@ public class Remoting {
         int redTimes = reds.values().stream().mapToInt(AtomicInteger::get).sum();
         boolean onlyRed = reds.keySet().stream()
             .allMatch(body -> Integer.parseInt(body.substring(4)) % 2 == 0);
+        int auto = batchedByItself(producer);
         producer.shutdown();
         everything.shutdown();
         one.shutdown();
         failing.shutdown();
         System.out.printf(
             "{\"stored\": %d, \"all\": [%d, %d], \"reds\": [%d, %d, %b], \"attempts\": \"%s\", "
-            + "\"delay_ms\": %d, \"refused\": \"%s\"}%n",
+            + "\"delay_ms\": %d, \"refused\": \"%s\", \"auto\": %d}%n",
             stored, all.size(), times, reds.size(), redTimes, onlyRed,
             // Where the answer to it is late, a client sends a message back once more.
-            String.join(" ", new LinkedHashSet<>(attempts)), delay, refused);
+            String.join(" ", new LinkedHashSet<>(attempts)), delay, refused, auto);
         System.exit(0);
     }
 }

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import duolog
 import pytest
+from structlog.testing import capture_logs
 
+from duolog_server.compat.remoting.codec.codes import ResponseCode
 from duolog_server.demo.ports import free_endpoint, free_ports
 from duolog_server.node.api.reservedport import ListenError, ReservedPort
 from duolog_server.node.net.connections import host_of
@@ -16,8 +18,10 @@ from duolog_server.node.net.listener import listen
 from duolog_server.serve.server import Node
 from duolog_server.store.errors import StoreLocked
 from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.metadata import TopicConfig
 from duolog_server.store.record import Host
 from duolog_server.store.recovery import RecoveryReport
+from tests.compat.remoting.client import connected
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 from tests.until import until
@@ -74,6 +78,28 @@ async def test_a_directory_that_is_held_leaves_the_port_closed(
     with pytest.raises(StoreLocked):
         await start_node(listen=f"127.0.0.1:{port}")
     assert not accepts(port)
+
+
+async def test_the_port_of_the_vip_channel_serves_the_same_and_may_be_taken(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    host, _, text = free_endpoint().rpartition(":")
+    port = int(text)
+    vip, first, second = port - 2, f"{host}:{port - 2}", f"{host}:{port}"
+    node = await start_node(remoting={"listen": second, "vip_channel": False})
+    assert not accepts(vip)
+    await node.stop()
+    node = await start_node(remoting={"listen": second})
+    await broker_of(node).metadata.put_topic(TopicConfig("T", 1))
+    async with connected(node, port=vip) as client:
+        assert (await client.send("T", b"by the VIP channel")).code == ResponseCode.SUCCESS
+    await node.stop()
+    await start_node(tmp_path / "first", remoting={"listen": first})
+    with capture_logs() as lines:
+        await start_node(tmp_path / "second", remoting={"listen": second})
+    assert accepts(port)
+    events = [line["event"] for line in lines if line["log_level"] == "warning"]
+    assert "remoting: no VIP channel" in events
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
