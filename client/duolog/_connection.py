@@ -63,6 +63,19 @@ class Others(enum.Enum):
 REFUSED: tuple[type[DuologError], ...] = (Unauthenticated, NoPermission)
 
 
+def with_reason(error: DuologError, before: DuologError | None) -> DuologError:
+    """An error that says nothing of what is wrong (a try that was cut off, a slave that names its
+    master), with that of the try before it, if that does.
+    """
+    if isinstance(error, Timeout) and not isinstance(before, Timeout | None):
+        return Timeout(f"{error}; the try before it: {before}")
+    refused = isinstance(before, NotMaster) and not before.endpoint  # by a master, too
+    if isinstance(error, NotMaster) and error.endpoint and refused:
+        text = f"{error}; the try before it: {before}"
+        return NotMaster(text, error.endpoint, error.epoch, error.master_away)
+    return error
+
+
 async def ask_one(
     endpoint: str,
     make: Callable[[stubs.AdminStub, float], Awaitable[T]],
@@ -250,8 +263,7 @@ class Connection:
                 error = self.named(error_of(failure))
             except (Unavailable, grpc.aio.UsageError) as failure:
                 error = Unavailable(str(failure))
-            if isinstance(error, Timeout) and not isinstance(before, Timeout | None):
-                error = Timeout(f"{error}; the try before it: {before}")
+            error = with_reason(error, before)
             again = isinstance(error, Unavailable | NotMaster) or (
                 isinstance(error, Timeout) and loop.time() < deadline
             )

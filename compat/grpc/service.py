@@ -126,6 +126,8 @@ def answering(
                 except sdk.NotMaster:
                     # No longer the master (the next one recognises stored messages by their ids),
                     # or a slave that does not have the requested object yet.
+                    if is_forwarded(context):
+                        raise
                     return await self.forwarder.unary(kind, request, context)
             except _FAILURES as error:
                 log.debug("refused", method=name, reason=str(error)[:300])
@@ -164,8 +166,8 @@ class MessagingService(rpc.MessagingServiceServicer):
         # A guard lets no other calls than those of nodes pass that say so.
         self.is_node = self._neighbours.has if guard is None else lambda peer: True
         self.forwarder = Forwarder(broker, guard.vouch) if guard else Forwarder(broker)
-        gone = self.forwarder.is_gone
-        self.clients = Clients(self._client_gone, broker.pop.way_gone, gone)
+        registration = self.forwarder.registration
+        self.clients = Clients(self._client_gone, broker.pop.way_gone, registration)
         self._lite = LiteTopics(broker.core, broker.lite, broker.pop)
         self._authenticator = authenticator
         self.sender = Sender(broker)

@@ -135,6 +135,30 @@ async def test_a_call_whose_last_try_was_cut_off_says_why_the_one_before_failed(
     await connection.close()
 
 
+async def test_a_slave_that_names_its_master_does_not_hide_why_that_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nothing = grpc.aio.Metadata()
+    full = grpc.aio.AioRpcError(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        nothing,
+        grpc.aio.Metadata((ERROR_KEY, "NotMaster")),
+        "not stored: DISK_FULL",
+    )
+    errors = [full, not_master(), full, not_master()]
+    monkeypatch.setattr(_connection, "would_be_cut_off", lambda pause, took, left: not errors)
+    connection = Connection(("127.0.0.1:1", "127.0.0.1:2"))
+
+    async def refused(left: float) -> None:
+        raise errors.pop(0)
+
+    said = "^a slave; the try before it: not stored: DISK_FULL$"
+    with pytest.raises(duolog.NotMaster, match=said) as failure:
+        await connection.call(refused, 30.0)
+    assert failure.value.endpoint == "10.0.0.1:8081"
+    await connection.close()
+
+
 # -- sends against a node that answers as it is told -----------------------------------------------
 
 

@@ -114,6 +114,8 @@ class WholeCluster:
         try:
             return await own()
         except sdk.NotMaster:
+            if is_forwarded(context):
+                raise
             return await self._forwarder.unary(kind, request, context)
 
 

@@ -13,7 +13,7 @@ OWN = "x-duolog-"  # of every header that nodes add
 FORWARDED = OWN + "forwarded"  # how the client is connected
 COPY = OWN + "copy"  # marks a copy of a call that another node answers
 PEER = OWN + "peer"  # address of the client
-VIA = OWN + "via"  # name of the forwarding node
+VIA = OWN + "via"  # the forwarding process: NODE/START; of release 0.1.0: NODE
 METHOD = OWN + "method"  # the method that is called
 USER = OWN + "user"  # the user that calls, quoted as in URLs; only where there are users
 PROOF = OWN + "proof"  # of the password that the forwarding node knows the user by
@@ -128,7 +128,7 @@ def _how_forwarded(context: Call) -> str:
 
 
 def via_of(context: Call) -> str:
-    """The node that forwarded a call; empty if the client is connected here."""
+    """The process that forwarded a call; empty if the client is connected here."""
     if not is_forwarded(context):
         return ""
     return str(headers_of(context).get(VIA, ""))

@@ -2,8 +2,9 @@
 
 A client is known by its id from its first call on. If it is silent for two minutes, it is gone, and
 its leases end. Messages delivered through another node are acknowledged through that node: if the
-node is gone, and no call of the client came through it for a minute, no acknowledgement will. An
-answer is taken from the client that was asked, by a number that nobody else can know.
+node stopped, or was restarted, and no call of the client came through it for a minute, what was on
+its way to the client is lost, and nobody will acknowledge it. An answer is taken from the client
+that was asked, by a number that nobody else can know.
 """
 
 import asyncio
@@ -65,7 +66,7 @@ class Client:
     told_ms: int = 0
     topics: set[str] = field(default_factory=set)  # topics that it publishes to
     streams: list[Stream] = field(default_factory=list)
-    # Nodes that its calls came through, and when last.
+    # Processes of nodes that its calls came through, and when last.
     ways: dict[str, float] = field(default_factory=dict)
 
 
@@ -76,16 +77,17 @@ class Clients:
         self,
         gone: Callable[[str], None],
         way_gone: Callable[[str, str], None],
-        is_gone: Callable[[str], bool],
+        registration: Callable[[str], int],
     ) -> None:
         """gone: called with the id of a client that left or fell silent.
 
-        way_gone: called with the id of a client and a node that its calls no longer come through.
-        is_gone: whether a node has left the group.
+        way_gone: called with the id of a client and a way that its calls no longer come through.
+        registration: number of the one that a way's node has in the group; 0 for none.
         """
         self._gone = gone
         self._way_gone = way_gone
-        self._is_gone = is_gone
+        self._registration = registration
+        self._registered: dict[str, int] = {}  # by way, when a call last came through it
         self._clients: OrderedDict[str, Client] = OrderedDict()  # the longest silent one first
         self._turn = 0
         self._published = 0
@@ -96,7 +98,7 @@ class Clients:
         return len(self._clients)
 
     def saw(self, client_id: str, via: str = "") -> Client:
-        """Note a call of a client. via: the node that forwarded it."""
+        """Note a call of a client. via: the process that forwarded it."""
         now = time.monotonic()
         client = self._clients.get(client_id)
         if client is None:
@@ -108,6 +110,7 @@ class Clients:
         client.seen = now
         if via:
             client.ways[via] = now
+            self._registered[via] = self._registration(via)
         return client
 
     def publishes(self, client: Client, topics: set[str]) -> None:
@@ -207,14 +210,23 @@ class Clients:
         return [client.client_id for client in silent]
 
     def _drop_ways(self) -> None:
-        """Forget the nodes that calls no longer come through."""
+        """Forget the ways that calls no longer come through.
+
+        A node that registered anew, and passed no call on since, was restarted. One that only lost
+        its lease for a while passes on its clients' heartbeats.
+        """
         before = time.monotonic() - WAY_SECONDS
+        used: set[str] = set()
         # Almost all clients are connected here: ten thousand of them cost a list and no more.
         for client in [client for client in self._clients.values() if client.ways]:
             for via in [via for via, seen in client.ways.items() if seen < before]:
-                if self._is_gone(via):
+                now = self._registration(via)
+                if not now or now != self._registered[via]:
                     del client.ways[via]
                     self._way_gone(client.client_id, via)
+            used |= client.ways.keys()
+        for via in self._registered.keys() - used:
+            del self._registered[via]
 
 
 def _size_of(reads: tuple[Read, ...]) -> int:

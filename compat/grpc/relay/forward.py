@@ -9,6 +9,7 @@ them.
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, Self, TypeVar
 
@@ -123,6 +124,7 @@ class Forwarder:
         """vouch: adds to the headers of a call what makes other nodes believe them."""
         self._broker = broker
         self._vouch = vouch
+        self._start = secrets.token_hex(8)  # tells this process from the one before
         self._channels: dict[str, tuple[_Place, grpc.aio.Channel]] = {}  # by replica group
         self._peers: dict[_Place, grpc.aio.Channel] = {}
         self._background = Background(report)  # background work for disconnected clients
@@ -174,10 +176,12 @@ class Forwarder:
             known = self._channels[group] = (place, channel)
         return known[1]
 
-    def is_gone(self, node: str) -> bool:
-        """Whether a node of this group is not registered, so that no calls come through it."""
+    def registration(self, way: str) -> int:
+        """The lease of the registration that a way's node has in this group; 0 for none: no calls
+        come through it.
+        """
         view = self._broker.views.get(self._broker.group)
-        return view is None or node not in view.replicas
+        return 0 if view is None else view.leases.get(way.partition("/")[0], 0)
 
     def master_elsewhere(self) -> str:
         """The endpoint of this group's master; empty if it is this node, or not known."""
@@ -197,9 +201,9 @@ class Forwarder:
             if name.startswith(_KEPT)
         ]
         how = TLS if is_encrypted(context) else PLAIN
-        via = self._broker.node.name
         method = path.rpartition("/")[2]
-        said = ((FORWARDED, how), (PEER, peer_of(context)), (VIA, via), (METHOD, method), *more)
+        peer, via = (PEER, peer_of(context)), (VIA, f"{self._broker.node.name}/{self._start}")
+        said = ((FORWARDED, how), peer, via, (METHOD, method), *more)
         return self._vouch([*kept, *said])
 
     @staticmethod

@@ -16,7 +16,7 @@ def gone() -> list[str]:
 
 @pytest.fixture
 def clients(gone: list[str]) -> Clients:
-    return Clients(gone.append, lambda client_id, node: None, lambda node: False)
+    return Clients(gone.append, lambda client_id, node: None, lambda node: 1)
 
 
 def test_where_there_are_too_many_the_longest_silent_one_is_gone(

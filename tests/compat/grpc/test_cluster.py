@@ -160,24 +160,40 @@ async def test_messages_that_a_slave_cannot_deliver_are_soon_visible_again(
     assert sorted(found) == [b"one", b"two"]
 
 
-@pytest.mark.parametrize(("via", "again"), [("dead", [b"one"]), ("alive", [])])
+@pytest.mark.parametrize(
+    ("registered", "others_by", "again"),
+    [
+        pytest.param(0, "n/1", [b"one"], id="gone"),
+        pytest.param(7, "n/1", [], id="alive"),
+        pytest.param(8, "n/2", [b"one"], id="restarted"),
+        pytest.param(8, "n/1", [], id="registered anew"),
+    ],
+)
 async def test_an_orderly_queue_is_locked_by_a_living_consumer_as_long_as_it_can_acknowledge(
-    node: Node, monkeypatch: pytest.MonkeyPatch, via: str, again: list[bytes]
+    node: Node,
+    monkeypatch: pytest.MonkeyPatch,
+    registered: int,
+    others_by: str,
+    again: list[bytes],
 ) -> None:
-    """It acknowledges to the node that served it: if that node is gone, the lease ends."""
+    """It acknowledges to the node that served it: if that process is gone, the lease ends."""
     monkeypatch.setattr("duolog_server.compat.grpc.relay.clients.WAY_SECONDS", 0.5)
-    monkeypatch.setattr(known(node.rocketmq).clients, "_is_gone", lambda name: name == "dead")
-    by_node, direct = Api(node), Api(node)
-    by_node.metadata += [(FORWARDED, PLAIN), (VIA, via)]
+    leases = {"n": 7}
+    monkeypatch.setattr(
+        known(node.rocketmq).clients, "_registration", lambda way: leases[way.partition("/")[0]]
+    )
+    by_node, direct, other = Api(node), Api(node), Api(node, "other")
+    by_node.metadata += [(FORWARDED, PLAIN), (VIA, "n/1")]
+    other.metadata += [(FORWARDED, PLAIN), (VIA, others_by)]
     await direct.send(message(b"one", message_group="a"), message(b"two", message_group="a"))
     received = await by_node.receive("fifo", count=1, held=True, timeout=WAIT_SECONDS)
     assert received.bodies == [b"one"]
+    leases["n"] = registered
     found: list[bytes] = []
     for _ in range(3):  # it polls on, so it is heard of
+        await other.route("T")
         found += (await direct.receive("fifo", count=1, held=True, poll_ms=1500)).bodies
     assert found == again
-    await by_node.close()
-    await direct.close()
 
 
 async def test_a_repeat_waits_until_records_of_the_last_master_are_indexed(node: Node) -> None:
