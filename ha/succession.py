@@ -3,6 +3,10 @@
 A master that other nodes cannot reach has no slaves. Rules: nobody hands over to a node that a
 node would have to follow and cannot reach; in an election, a node that fewer can reach waits for
 those that more can reach, but stands all the same: what nodes found may be over by then.
+
+The order of candidates is a delay and no promise: who is elected is a member of the SyncStateSet
+in any order, and a master that most cannot reach hands over (`better_placed`). A bug in it costs
+time until somebody leads who has slaves. So tests check it, and the simulator plants none there.
 """
 
 from collections.abc import Collection

@@ -77,6 +77,8 @@ def light_queues_follow(nodes: list[Node], master: Node) -> None:
             at = result.next_offset
     for name, everything in places.items():
         found = sorted(place for place in everything if place[0] >= low)
+        if not found:
+            continue  # all of them have expired
         gaps = [k for k in range(1, len(found)) if found[k][1] != found[k - 1][1] + 1]
         begin = gaps[-1] if gaps else 0
         ends = master.ghost.light_ends.get(name, ())

@@ -175,7 +175,7 @@ class Cluster:
             return []
         alone = faults.SDK_ON in kinds
         some: tuple[str, ...] = stepfaults.SDK_KINDS if alone else stepfaults.KINDS
-        if faults.LITE_ON in kinds:
+        if faults.LITE_ON in kinds or faults.REMADE_ON in kinds:
             some += stepfaults.LITE_KINDS
         if faults.ACCESS_ON in kinds:
             some += stepfaults.ACCESS_KINDS
@@ -261,6 +261,8 @@ class Cluster:
         self.world.at(20.0, self._consumer.begin)
         if self.programs is not None:
             self.programs.poisons = self._has(faults.POISON_ON)
+            if self._has("lower_limits"):
+                self.programs.send_again()
             self.programs.begin()
         if self.sdk is not None:
             self.sdk.begin()

@@ -1,6 +1,7 @@
 """Planted bugs of lite topics: who is told, who is given what, what is forgotten and when."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from duolog_server.compat.grpc.litetopics import LiteTopics
@@ -13,7 +14,7 @@ from duolog_server.store.clocks import WallMs
 from duolog_server.store.lightqueues import is_light
 from duolog_server.store.puts import LightPuts
 from duolog_server.store.queueends import QueueEnds
-from sim.faults import LITE_ON, NODES, Fault
+from sim.faults import LITE_ON, NODES, Fault, loads
 from sim.litehistory import PARENT
 from sim.mutants_services import taking_turns, with_services
 from sim.planted import Bugs, Patch, left_out, left_out_later
@@ -27,6 +28,12 @@ def with_lite(seed: int) -> list[Fault]:
 def _switching(seed: int) -> list[Fault]:
     """Lite topics, and masters that take turns."""
     return taking_turns(seed, LITE_ON)
+
+
+def _restarting(seed: int) -> list[Fault]:
+    """A kept run: a node restarts that knows what is forgotten before its queues have it."""
+    kept = Path(__file__).parent / "regressions" / "lite_forgotten_undispatched_5042.json"
+    return loads(kept.read_text())[1]
 
 
 # -- who is told, and who is given what ------------------------------------------------------------
@@ -170,6 +177,17 @@ def _removed_whole() -> list[Patch]:
     return [(QueueRemoval, "remove_light", remove)]
 
 
+def _removed_unseen() -> list[Patch]:
+    """A queue is taken for gone before its messages are dispatched."""
+
+    async def remove(self: Any) -> None:
+        going, self._going = self._going, {}
+        await self._removal.remove_light(going)
+        self._pop.removed(going)
+
+    return [(LiteService, "_remove_forgotten", remove)]
+
+
 def _without_limit() -> list[Patch]:
     """Light queues that begin anew are not counted."""
     original = QueueEnds.forget
@@ -215,6 +233,7 @@ LITE = [
     _bug("lite-forgotten-given", "what is forgotten is given", _forgotten_is_given),
     _bug("lite-dropped-late", "what began again is given to two", _dropped_late),
     _bug("lite-removed-whole", "what began again is removed", _removed_whole),
+    _bug("lite-removed-unseen", "a restart shows old messages", _removed_unseen, _restarting),
     _bug("lite-forgotten-meanwhile", "stored while it is forgotten", left_out(LightPuts, "hold")),
     _bug("lite-without-limit", "light queues are not counted", _without_limit),
 ]

@@ -6,17 +6,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from duolog_server.node.core import metadatalog
+from duolog_server.node.core import births, metadatalog
 from duolog_server.node.core.metadatalog import MetadataLog
 from duolog_server.node.deferred import delayservice, redirect, transactionservice
 from duolog_server.node.deferred.delayservice import DelayService
 from duolog_server.node.deferred.transactionservice import TransactionService
 from duolog_server.node.pop import retrytopics
 from duolog_server.node.pop.retrytopics import RetryTopics
+from duolog_server.node.service import sends
+from duolog_server.node.service.sends import Sends
 from duolog_server.store.births import Births
+from duolog_server.store.lightqueues import is_light
 from duolog_server.store.metadata import Metadata
 from sim.faults import NODES, REMADE_ON, Fault, lowered
 from sim.mutants_services import with_poison, with_services
+from sim.mutants_steps import at_steps
 from sim.planted import Bugs, Patch
 
 
@@ -40,6 +44,16 @@ def _floors_of_the_deletion() -> list[Patch]:
             original(self, name, change)
 
     return [(Metadata, "_raise_floors", floors)]
+
+
+def _lite_unborn() -> list[Patch]:
+    """What a deleted topic's lite topics hold is the next topic's."""
+    original = births.since
+
+    def since(known: Births, topic: str, origin: str, group: str = "") -> int:
+        return 0 if is_light(topic) else original(known, topic, origin, group)
+
+    return [(births, "since", since)]
 
 
 def _never(owner: Any, name: str) -> Callable[[], list[Patch]]:
@@ -67,6 +81,16 @@ def _delays_limited() -> list[Patch]:
     return [(delayservice, "restored", restored)]
 
 
+def _copies_limited() -> list[Patch]:
+    """As `_limited`, of what a client copies."""
+    original = Sends._as_copy
+
+    def as_copy(self: Any, *how: Any) -> Any:
+        return replace(original(self, *how), accepted=False)
+
+    return [(Sends, "_as_copy", as_copy)]
+
+
 def _internal_topics_count() -> list[Patch]:
     return [(MetadataLog, "make_internal", lambda self, name: self.make_if_missing(name))]
 
@@ -81,6 +105,11 @@ def with_remade(seed: int) -> list[Fault]:
     return [*with_services(seed), Fault(0.0, REMADE_ON, NODES[0])]
 
 
+def _unforgotten(seed: int) -> list[Fault]:
+    """Lite topics of a deleted topic are not forgotten at once."""
+    return [Fault(0.0, REMADE_ON, NODES[0]), *at_steps("refused forget_light_queues")(seed)]
+
+
 def with_lower_limits(seed: int) -> list[Fault]:
     """A run's usual faults, services, messages that nobody can process, and limits lowered."""
     found = [*with_poison(seed), *lowered(random.Random(seed))]
@@ -93,6 +122,7 @@ _limit = Bugs(with_lower_limits)
 REMADE = [
     _bug("topics-unborn", "no births of topics are recorded", partial(_unborn, "topics")),
     _bug("groups-unborn", "no births of groups are recorded", partial(_unborn, "groups")),
+    _bug("lite-unborn", "the next topic has old lite topics", _lite_unborn, _unforgotten),
     _bug("floors-once", "the next topic has the last messages", _floors_of_the_deletion),
     _bug("old-delays", "a delay outlives its topic", _never(DelayService, "_is_too_old")),
     _bug("old-commits", "an old half is committed", _never(TransactionService, "is_too_old")),
@@ -107,6 +137,12 @@ REMADE = [
         "limited-checks",
         "half messages stored again are limited",
         partial(_limited, transactionservice, "stored_again"),
+    ),
+    _limit("limited-copies", "copies of stored messages are limited", _copies_limited),
+    _limit(
+        "copies-unread",
+        "anything is taken for a copy",
+        lambda: [(sends, "is_copy", lambda *_: True)],
     ),
     _limit("limited-topics", "topics of nodes are limited", _internal_topics_count),
 ]

@@ -1,7 +1,8 @@
 """Programs whose topic and group are deleted and made again while messages of the former ones wait.
 
 Rule: a consumer gets nothing that was sent to, or stored for, a deleted topic or group of the same
-name. The observer reads from the log where each of them began.
+name. The observer reads from the log where each of them began. The same for a topic with lite
+topics: what these held is forgotten after the deletion, and perhaps not before it is made again.
 """
 
 import asyncio
@@ -14,20 +15,27 @@ from duolog import _errors as sdk
 
 from duolog_server.node.broker import Broker
 from duolog_server.node.filters.tagfilter import EVERYTHING
-from duolog_server.node.pop.popservice import Popped, PopRequest
+from duolog_server.node.pop.liteservice import bound
+from duolog_server.node.pop.popservice import Handle, Popped, PopRequest
+from duolog_server.store.columns import Columns
 from duolog_server.store.grouptopics import dead_letter_topic, group_retry_topic
-from duolog_server.store.metadata import SYSTEM_TOPIC, TopicConfig, new_group
+from duolog_server.store.lightqueues import is_light, lite_queue
+from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.metadata import LITE, SYSTEM_TOPIC, TopicConfig, new_group
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.record import Record
+from duolog_server.store.status import PutMessageStatus
 from sim.loop import SimLoop
 from sim.node import Node
-from sim.servicecalls import REFUSED, Calls, Sender
+from sim.servicecalls import HOST, REFUSED, Calls, Sender
 from sim.servicehistory import Sent
 from sim.stage import Stage
 from sim.witness import Violation
 
 TOPIC, GROUP, PRODUCERS = "R", "r", "rt"
 SENT_BACK = group_retry_topic(GROUP)
+PARENT, LITE_GROUP = "RL", "rl"
+QUEUE = lite_queue(PARENT, "n")
 KINDS = ("plain", "plain", "level", "timer", "half")
 
 
@@ -96,7 +104,7 @@ class RemadeClients:
         self._loop.run_now(self._begin)
 
     def _begin(self) -> None:
-        for program in (self._remake, self._produce):
+        for program in (self._remake, self._produce, self._produce_lite, self._consume_lite):
             self._loop.create_task(program())
         for topic in (TOPIC, TOPIC, SENT_BACK):
             self._loop.create_task(self._consume(topic))
@@ -122,7 +130,7 @@ class RemadeClients:
             self._settled = draining
             await self._calls.pause(400)
             if not self._draining:
-                kinds = self._chance.choice(("topic", "group", "topic group"))
+                kinds = self._chance.choice(("topic lite", "group", "topic group lite"))
                 await self._until_done(partial(self._delete, kinds))
                 self._remade += 1
                 await self._calls.pause(60)
@@ -143,6 +151,10 @@ class RemadeClients:
             await metadata.put_topic(TopicConfig(TOPIC, 1))
         if GROUP not in metadata.tables.groups:
             await metadata.put_group({**new_group(GROUP), "retryMaxTimes": 5})
+        if PARENT not in metadata.topics:
+            await metadata.put_topic(TopicConfig(PARENT, 1, message_type=LITE))
+        if LITE_GROUP not in metadata.tables.groups:
+            await metadata.put_group(bound(new_group(LITE_GROUP), PARENT, exclusive=False))
 
     async def _delete(self, kinds: str, node: Node, broker: Broker) -> None:
         broker.admission.check_current()
@@ -151,6 +163,8 @@ class RemadeClients:
             await metadata.delete_topic(TOPIC)
         if "group" in kinds and GROUP in metadata.tables.groups:
             await metadata.delete_group(GROUP)
+        if "lite" in kinds and PARENT in metadata.topics:
+            await metadata.delete_topic(PARENT)
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -193,7 +207,51 @@ class RemadeClients:
                 sent.decided = True
                 return
 
+    async def _produce_lite(self) -> None:
+        while not self._draining:
+            await self._calls.pause(80)
+            number = len(self._sent)
+            sent = Sent(b"r%d" % number, decision="lite")
+            self._sent[sent.body] = sent
+
+            async def put(node: Node, broker: Broker, sent: Sent = sent) -> None:
+                broker.admission.check_current()
+                if PARENT not in broker.metadata.topics:
+                    raise sdk.UnknownTopic(PARENT)
+                columns = Columns.of([sent.body], [b""])
+                batch = PutBatch(PARENT, 0, columns, node.wall(), HOST, light_queues=(QUEUE,))
+                result, _ = broker.log.put(batch)
+                if result.status is PutMessageStatus.PUT_OK:
+                    sent.place = result.physical_offset
+
+            with contextlib.suppress(*REFUSED):
+                await self._calls.call(put)
+
     # -- consuming -----------------------------------------------------------------------------
+
+    async def _consume_lite(self) -> None:
+        while True:
+            await self._calls.pause(40)
+            with contextlib.suppress(*REFUSED):
+                for popped in await self._calls.call(self._pop_lite, 1.5):
+                    if self._draining or self._chance.random() < 0.7:
+                        await self._calls.call(partial(self._ack_lite, popped.handle))
+
+    async def _pop_lite(self, node: Node, broker: Broker) -> list[Popped]:
+        if PARENT not in broker.metadata.topics:
+            raise sdk.UnknownTopic(PARENT)
+        lite, until = broker.lite, asyncio.get_running_loop().time() + 0.3
+        subscriber = lite.subscriber("c", LITE_GROUP, PARENT)
+        lite.subscribe(subscriber, [QUEUE], takes_over=False)
+        request = PopRequest(LITE_GROUP, PARENT, -1, 3, 200, "c", EVERYTHING, subscriber=subscriber)
+        found = await broker.pop.wait(request, until)
+        for popped in found:
+            self._check(node, popped.handle.topic, popped.handle.queue_id, popped.handle.offset)
+        return found
+
+    async def _ack_lite(self, handle: Handle, node: Node, broker: Broker) -> None:
+        broker.admission.check_current()
+        broker.pop.ack(LITE_GROUP, handle)
 
     async def _consume(self, topic: str) -> None:
         while True:
@@ -248,9 +306,14 @@ class RemadeClients:
             return b""
         self._delivered += 1
         sent = self._sent[record.body]
-        if sent.place < self._beginnings.of(node, TOPIC):
+        lite = is_light(topic)
+        if sent.place < self._beginnings.of(node, PARENT if lite else TOPIC):
             raise Violation(f"{node.name} has {sent} of a deleted topic in {topic} {offset}")
-        if topic != TOPIC and record.physical_offset < self._beginnings.of(node, GROUP):
+        if (
+            topic != TOPIC
+            and not lite
+            and record.physical_offset < self._beginnings.of(node, GROUP)
+        ):
             raise Violation(f"{node.name} has {sent} of a deleted group in {topic} {offset}")
         return record.body
 

@@ -125,6 +125,21 @@ class Sender:
         self, sent: Sent, topic: str, queue_id: int, fields: Callable[[Node], dict[str, object]]
     ) -> wire.AppendReply | None:
         """Send one; None where nobody knows whether it is stored."""
+        try:
+            reply = await self.attempt(sent, topic, queue_id, fields)
+        except REFUSED:
+            return None
+        if reply.status != wire.PUT_OK:
+            self._calls.look_elsewhere()
+            sent.outcome = "refused"
+            return None
+        sent.outcome = "ok"
+        return reply
+
+    async def attempt(
+        self, sent: Sent, topic: str, queue_id: int, fields: Callable[[Node], dict[str, object]]
+    ) -> wire.AppendReply:
+        """As `send`. Raises what the node does, TimeoutError."""
         self._number += 1
         number = sent.number = self._number
         bodies, body_offsets = pack([sent.body])
@@ -151,16 +166,7 @@ class Sender:
                 raise sdk.ResultUnknown("not safe in time")
             return reply
 
-        try:
-            reply = await self._calls.call(append)
-        except REFUSED:
-            return None
-        if reply.status != wire.PUT_OK:
-            self._calls.look_elsewhere()
-            sent.outcome = "refused"
-            return None
-        sent.outcome = "ok"
-        return reply
+        return await self._calls.call(append)
 
 
 class Consumption:

@@ -16,6 +16,7 @@ from sim.confirmedtables import ENDING, ended
 from sim.node import Node
 from sim.servicehistory import (
     COMMITTED,
+    COPIES,
     DELAYED,
     GROUP,
     ORDERLY,
@@ -72,6 +73,7 @@ def final(master: Node, history: ServiceHistory, clocks_jumped: bool) -> None:
     _delivered_once(master, history)
     _never_early(master, history, clocks_jumped)
     _ended_one_way(master, history)
+    _copied(master, history.copies)
     progress_never_goes_back(master)
 
 
@@ -97,6 +99,15 @@ def _fates(sent: list[Sent], found: list[bytes]) -> Counter[bytes]:
     if foreign:
         raise Violation(f"nobody sent {sorted(foreign)[:3]}")
     return counts
+
+
+def _copied(master: Node, copies: list[Sent]) -> None:
+    """Each copy is stored as often as that was answered."""
+    found = _fates(copies, _bodies(master, COPIES))
+    for body in {one.body for one in copies}:
+        outcomes = Counter(one.outcome for one in copies if one.body == body)
+        if not outcomes["ok"] <= found[body] <= outcomes["ok"] + outcomes["info"]:
+            raise Violation(f"{found[body]} copies of {body!r} are stored: {dict(outcomes)}")
 
 
 def _consumed(master: Node, history: ServiceHistory) -> None:

@@ -13,9 +13,11 @@ from duolog_server.node.pop.popservice import Popped, PopRequest
 from duolog_server.store.metadata import TopicConfig, new_group
 from sim.loop import SimLoop
 from sim.node import Node
+from sim.resends import Resends
 from sim.servicecalls import REFUSED, Calls, Consumption, Sender, check_not_recorded, mastership
 from sim.servicehistory import (
     COMMITTED,
+    COPIES,
     DELAYED,
     GROUP,
     ORDERLY,
@@ -46,6 +48,7 @@ class ServiceClients:
         self.draining = False  # no more is sent
         self.ready = False
         self.poisons = False  # some messages are such that no consumer can process them
+        self.resends: Resends | None = None  # sends messages again
         self._poisoning = cluster.world.chance("poisoned messages")
         world = cluster.world
         self.loop = SimLoop(
@@ -64,6 +67,11 @@ class ServiceClients:
         """Start all programs."""
         self.loop.run_now(self._begin)
 
+    def send_again(self) -> None:
+        """Some messages are sent again, too."""
+        chance = self.world.chance("sent again")
+        self.resends = Resends(self.cluster, self._calls, chance)
+
     def resume(self) -> None:
         """More is sent after all."""
         self.draining = self._consumption.draining = False
@@ -76,6 +84,8 @@ class ServiceClients:
     def _begin(self) -> None:
         self.loop.create_task(self._set_up())
         self._send()
+        if self.resends is not None:
+            self.loop.create_task(self._send_again(self.resends))
         for group, name in ((GROUP, "c0"), (GROUP, "c1"), (ORDERLY, "c2"), (ORDERLY, "c3")):
             self.loop.create_task(self._consume(group, name))
 
@@ -117,6 +127,8 @@ class ServiceClients:
             for topic, queues in ((TOPIC, QUEUES), (DELAYED, 1), (COMMITTED, 1)):
                 if topic not in metadata.topics:
                     await metadata.put_topic(TopicConfig(topic, queues))
+            if self.resends is not None and COPIES not in metadata.topics:
+                await metadata.put_topic(TopicConfig(COPIES, 1))
             for group, orderly in ((GROUP, False), (ORDERLY, True)):
                 if group not in metadata.tables.groups:
                     row = {"retryMaxTimes": RETRIES_MAX, "consumeMessageOrderly": orderly}
@@ -144,8 +156,17 @@ class ServiceClients:
             name = POISON if poison else b"p"
             sent = Sent(name + b"%d" % len(self.history.popped))
             self.history.popped.append(sent)
-            await self._sender.send(sent, TOPIC, self.chance.randrange(QUEUES), lambda node: {})
+            queue_id = self.chance.randrange(QUEUES)
+            reply = await self._sender.send(sent, TOPIC, queue_id, lambda node: {})
+            if reply is not None and self.resends is not None:
+                self.resends.originals.append((sent.body, queue_id, reply.queue_offset))
             await self._calls.pause(60)
+
+    async def _send_again(self, resends: Resends) -> None:
+        await self._until_ready()
+        while not self.draining:
+            await resends.send(self.history.copies)
+            await self._calls.pause(80)
 
     async def _produce_delayed(self) -> None:
         await self._until_ready()

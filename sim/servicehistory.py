@@ -8,7 +8,7 @@ from duolog_server.store.grouptopics import retry_topic
 from sim.deliveries import Deliveries, Mastership, Place
 from sim.witness import Violation
 
-TOPIC, DELAYED, COMMITTED = "P", "D", "X"
+TOPIC, DELAYED, COMMITTED, COPIES = "P", "D", "X", "C"
 GROUP, ORDERLY, PRODUCERS = "g", "o", "t"
 QUEUES = 2
 RETRIES_MAX = 2
@@ -53,6 +53,7 @@ class ServiceHistory(Deliveries):
     popped: list[Sent] = field(default_factory=list)
     delayed: list[Sent] = field(default_factory=list)
     halves: list[Sent] = field(default_factory=list)
+    copies: list[Sent] = field(default_factory=list)
     # When a master was seen to have stored a message, by its topic and offset: world time, its
     # wall clock, and who it was. What a later master stores there takes its place.
     seen: dict[tuple[str, int], tuple[float, int, Mastership]] = field(default_factory=dict)
