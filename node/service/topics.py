@@ -109,11 +109,12 @@ _ACTIONS = {"Create": Action.CREATE, "Alter": Action.UPDATE, "Delete": Action.DE
 
 
 def _change(verb: str, name: str, settings: TopicSettings) -> OperatorChange:
+    given, usual = asdict(settings), asdict(TopicSettings())
     return OperatorChange(
         f"Admin/{verb}Topic",
         Resource(Kind.TOPIC, name),
         lambda facts: of_owners(name, facts, _ACTIONS[verb]),
-        {"topic": name, **dict(asdict(settings).items() - asdict(TopicSettings()).items())},
+        {"topic": name, **{key: value for key, value in given.items() if value != usual[key]}},
     )
 
 
