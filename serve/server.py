@@ -116,7 +116,7 @@ def _add_port(
 
 @contextlib.contextmanager
 def _listening(reserved: ReservedPort) -> Iterator[None]:
-    """Say which port cannot be listened on: raises ListenError for OSError."""
+    """Raise ListenError, which names the port, instead of OSError."""
     try:
         yield
     except OSError:
@@ -366,7 +366,7 @@ class Node:
         return f"{self._recovered.advertised.rpartition(':')[0]}:{port}"
 
     def _verbs(self, broker: Broker) -> Verbs:
-        """What tools of RocketMQ ask a node for."""
+        """The administration that RocketMQ's tools request of a node."""
         return Verbs(self._native.by_path, changes_of(broker, self._guard))
 
     def _slaves_port(self) -> "SlavesPort | None":

@@ -60,7 +60,7 @@ class Authenticator(Protocol):
         """
 
     def left(self, principal: object, host: Host, peer: str) -> None:
-        """It ended."""
+        """An admitted connection ended."""
 
 
 @dataclass(frozen=True, slots=True)
