@@ -63,7 +63,7 @@ def report(error: Exception) -> None:
 
 @dataclass(slots=True)
 class Dialects:
-    """What the node's protocols tell of themselves; what serves one sets it."""
+    """Facts about the node's protocols, set by the server of each protocol."""
 
     frames_port: int = 0  # 0: it accepts no frames
     frames_secured: bool = False  # or with TLS only
@@ -135,7 +135,7 @@ class Broker:
         self._connect_parts()
 
     def _make_services(self, config: Config, core: Core) -> None:
-        """Create what stands on the core."""
+        """Create the services that use the core."""
         self.removal = QueueRemoval(self.log.file_work, self.background.start, self.metadata.exists)
         self.filters = ConsumerFilters(core, self.store.calculate_filter_bits)
         self.delays = DelayService(core, self.store.delays_ms)
@@ -167,7 +167,7 @@ class Broker:
             self.parts += (self.audit,)
 
     def _connect_parts(self) -> None:
-        """Have parts hear of what others do."""
+        """Subscribe parts to the events of other parts."""
         self.pop.returned = self.lite.notify
         self.metadata.light_queues_forgotten.append(self.lite.gone)
         self.metadata.topic_deleted += [self.removal.remove, self.lite.topic_deleted]

@@ -22,7 +22,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from duolog_server.compat.migration.state import check_served
 from duolog_server.ha.registry import Registry
-from duolog_server.node.api.append_access import FramesDoor
+from duolog_server.node.api.append_access import FramesAuthenticator
 from duolog_server.node.api.guard import MethodGuard
 from duolog_server.node.api.health import HealthService
 from duolog_server.node.api.native import appends_of, changes_of, guard_of, native_methods
@@ -116,7 +116,7 @@ def _add_port(
 
 @contextlib.contextmanager
 def _listening(reserved: ReservedPort) -> Iterator[None]:
-    """Say which port cannot be listened on: raises ListenError for OSError."""
+    """Raise ListenError, which names the port, instead of OSError."""
     try:
         yield
     except OSError:
@@ -265,9 +265,11 @@ class Node:
         if self.config.metrics.listen:
             native = timed_methods(native, broker.core.traffic.calls)
         keys, throttle = broker.dialects.frames_keys, broker.core.throttle
-        door = FramesDoor(keys, appends_of(broker), guard, throttle)
+        authenticator = FramesAuthenticator(keys, appends_of(broker), guard, throttle)
         self._native = native
-        frames = FramesServer(door, broker.log.answered, limits, broker.give_up, native.by_path)
+        frames = FramesServer(
+            authenticator, broker.log.answered, limits, broker.give_up, native.by_path
+        )
         others = Methods()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, others.as_server())
         names = (
@@ -333,7 +335,7 @@ class Node:
     async def _serve_remoting(self, reserved: ReservedPort, tls: ClientTls | None) -> None:
         """Serve RocketMQ's remoting protocol. Raises ListenError."""
         from duolog_server.compat.remoting.guarding.authenticator import (
-            door_of,  # others do not need it
+            authenticator_of,  # others do not need it
         )
         from duolog_server.compat.remoting.port.server import RemotingServer, Secured
         from duolog_server.compat.remoting.service import RemotingService, Surroundings
@@ -341,9 +343,9 @@ class Node:
         broker, section = self._recovered, self.config.remoting
         advertised = section.advertise or self._reached_at(reserved.port)
         timed = bool(self.config.metrics.listen)
-        door = door_of(broker, self.config.rocketmq, self._access, self._guard)
+        authenticator = authenticator_of(broker, self.config.rocketmq, self._access, self._guard)
         slaves = self._slaves_port()
-        around = Surroundings(section, advertised, self._verbs(broker), door, slaves)
+        around = Surroundings(section, advertised, self._verbs(broker), authenticator, slaves)
         service = self._remoting_service = RemotingService(broker, around, timed)
         service.start()
         self.remoting = RemotingServer(service, self.config.limits, broker.give_up)
@@ -374,7 +376,7 @@ class Node:
         return f"{self._recovered.advertised.rpartition(':')[0]}:{port}"
 
     def _verbs(self, broker: Broker) -> Verbs:
-        """What tools of RocketMQ ask a node for."""
+        """The administration that RocketMQ's tools request of a node."""
         return Verbs(self._native.by_path, changes_of(broker, self._guard))
 
     def _slaves_port(self) -> "SlavesPort | None":

@@ -300,7 +300,7 @@ class Snapshots:
 
     @staticmethod
     def read(disk: Disk) -> "Snapshots":
-        """Read both files."""
+        """Read the snapshot and its backup."""
         made = Snapshots(disk)
         for path in (SNAPSHOT, BACKUP):
             try:

@@ -91,7 +91,7 @@ class MetadataRecovery:
 
     @property
     def disk(self) -> Disk:
-        """Where config/ is."""
+        """The disk with config/."""
         return self.snapshots.disk
 
     def run(self) -> Recovered:

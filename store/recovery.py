@@ -188,7 +188,7 @@ class Recovery:
             )
 
     def _reach(self, floors: dict[QueueKey, int]) -> None:
-        """Reserve the queue offsets below which queues may give none."""
+        """Raise the next offset of each queue to its floor."""
         for key, first_entry in self.begun_after.items():
             queue = self.queues.table.get(key)
             if queue is None or not queue.max_offset:

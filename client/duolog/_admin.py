@@ -70,7 +70,7 @@ class Admin:
         self._timeout = timeout
 
     async def _ask(self, make: Asking[T]) -> T:
-        """Ask any node."""
+        """Call the Admin service of any node."""
         seed = self._router.seed
         return await seed.call(lambda left: make(seed.admin, left), self._timeout)
 

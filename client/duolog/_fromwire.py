@@ -30,7 +30,7 @@ def described(kind: type[D], reply: Message, /, **own: object) -> D:
 def _read(
     kind: type, message: type[Message], own: tuple[str, ...]
 ) -> list[tuple[str, str, Callable[[Any], object] | None]]:
-    """What is read of a message: a description's field, the message's, and what it is made into."""
+    """How each field of a description is read: its name, the message's field, a conversion."""
     found: list[tuple[str, str, Callable[[Any], object] | None]] = []
     known = message.DESCRIPTOR.fields_by_name
     for field in fields(cast(Any, kind)):

@@ -42,7 +42,7 @@ class Consumption:
     begun: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        """Raise BadRequest for a start that is none, no group, or two filters."""
+        """Raise BadRequest if a start, a group or the filters are invalid."""
         if self.tags and self.sql:
             raise BadRequest("filter messages by tags or by SQL, not by both")
         if not isinstance(self.start, Start):

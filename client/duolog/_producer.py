@@ -228,7 +228,7 @@ class Producer:
     async def _send(
         self, place: Place, terms: Terms, body: bytes, text: bytes, deadline: float
     ) -> Receipt:
-        """The rest of `send`, once it is known what is sent."""
+        """Send an encoded message: the part of `send` that tracing wraps in a span."""
         slot = None
         if place.key is not None or place.queue_id is not None:
             if self._unrouted.holds(place.topic):

@@ -118,7 +118,7 @@ def _name(reply: Any) -> str:
 
 
 def timed_methods(methods: Methods, times: CallTimes[Key]) -> Methods:
-    """The same methods, of other services, too; those of RocketMQ's are measured."""
+    """The same methods, with the calls of RocketMQ's MessagingService timed."""
 
     def wrap(path: str, handler: Handler) -> Handler:
         service, _, name = path.strip("/").partition("/")

@@ -70,7 +70,7 @@ class Surroundings:
         section: the settings of the port.
         advertised: HOST:PORT for clients.
         verbs: what tools of RocketMQ ask for.
-        door: None where anybody may do everything.
+        authenticator: None where anybody may do everything.
         slaves: where RocketMQ's copy the log; None: nowhere, and what they alone ask for is
             refused.
     """
@@ -78,7 +78,7 @@ class Surroundings:
     section: RemotingSection
     advertised: str
     verbs: Verbs
-    door: Authenticator | None = None
+    authenticator: Authenticator | None = None
     slaves: SlavesPort | None = None
 
 
@@ -93,9 +93,9 @@ class RemotingService:
     def __init__(self, broker: Broker, around: Surroundings, timed: bool = False) -> None:
         """timed: whether metrics are wanted. Raises OSError (certificates of name servers)."""
         self._broker = broker
-        self._door = door = around.door
+        self._authenticator = authenticator = around.authenticator
         advertised, slaves = around.advertised, around.slaves
-        self._sight = sight = door.sight if door is not None else Sight()
+        self._sight = sight = authenticator.sight if authenticator is not None else Sight()
         self._throttle = broker.core.throttle
         self.times: CallTimes[Key] = CallTimes(RPC_BOUNDS)
         self._is_timed = timed
@@ -109,7 +109,7 @@ class RemotingService:
         host = reached_at(advertised, broker.store.store_host)
         self._routes = routes = Routes(broker, advertised)
         # What is signed counts at the node that it was sent to: such requests are not passed on.
-        master = routes.master_elsewhere if door is None else str
+        master = routes.master_elsewhere if authenticator is None else str
         self._relay = relay = Relay(master, self._throttle, broker.limits.request_bytes_max)
         self._sending = sending = Sending(broker, sight, host, relay)
         stores = around.section.store_reply_message_enable
@@ -157,7 +157,8 @@ class RemotingService:
             self._serve_slaves(Registration(broker, routes, slaves), tables, slaves)
 
     def _guarded(self, code: int, handler: Handler) -> Handler:
-        return handler if self._door is None else self._door.guard.wrap(code, handler)
+        authenticator = self._authenticator
+        return handler if authenticator is None else authenticator.guard.wrap(code, handler)
 
     def _serve_slaves(self, registration: Registration, tables: Tables, port: SlavesPort) -> None:
         """Serve RocketMQ's brokers, which do not sign: their addresses are allowed."""
@@ -216,8 +217,8 @@ class RemotingService:
 
     def left(self, peer: Peer) -> None:
         """It ended."""
-        if self._door is not None:
-            self._door.guard.left(peer)
+        if self._authenticator is not None:
+            self._authenticator.guard.left(peer)
         if not self._sight.is_limited:
             self._throttle.left(Who.at("", peer.host.address), peer.name)
         self._clients.gone(peer)
@@ -246,7 +247,7 @@ class RemotingService:
 
     def serve_each(self, peer: Peer, requests: Sequence[Command]) -> list[Begun | Exception]:
         """Serve sends that arrived together; returns errors."""
-        if self._door is not None or not self._sending.stores_at_once:
+        if self._authenticator is not None or not self._sending.stores_at_once:
             return [tried(self.serve, peer, request) for request in requests]
         began = perf_counter()
         found = self._sending.send_each(peer, requests)

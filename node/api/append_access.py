@@ -30,7 +30,7 @@ def appends_of_call(appends: Appends, guard: MethodGuard | None) -> Callable[[],
     return of_call
 
 
-class FramesDoor:
+class FramesAuthenticator:
     """Admits frames connections by the keys that were handed out."""
 
     def __init__(

@@ -52,7 +52,7 @@ def groups_of(broker: Broker) -> GroupsService:
 
 
 def changes_of(broker: Broker, guard: Guard | None) -> Changes:
-    """What operators change. guard: None where there are no users."""
+    """The changes that operators make. guard: None where there are no users."""
     operator_changes = OperatorChanges(broker.log.caught_up, broker.admission, guard, broker.audit)
     groups = Groups(broker.core, operator_changes, broker.pop, broker.groups, broker.members)
     return Changes(Topics(broker.core, operator_changes), groups)

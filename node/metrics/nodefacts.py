@@ -230,7 +230,7 @@ Times = CallTimes[tuple[str, str, bool, str]]  # request, response code, long po
 class Ports:
     """Metrics of the clients' ports. remoting: None without that port.
 
-    name_servers: those that the node registers at, and those of them that do not know it.
+    name_servers: counts the configured name servers, and those that do not have this node.
     """
 
     frames: PortServer[Any]

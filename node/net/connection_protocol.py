@@ -85,7 +85,7 @@ class ConnectionProtocol(asyncio.BufferedProtocol):
         self._held.add(reason)
 
     def _release(self, reason: object) -> None:
-        """It is over: what is here already is read."""
+        """End a reason to hold back; without one left, read what has arrived."""
         if reason not in self._held:
             return
         self._held.discard(reason)

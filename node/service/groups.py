@@ -21,7 +21,7 @@ RETRY_TIMES_MAX = 1000
 class GroupSettings:
     """Settings that a group gets; those that are None, or empty, stay as they are.
 
-    others: by RocketMQ's names, for its tools: this node does not go by them.
+    others: settings that this node stores for RocketMQ's tools, by RocketMQ's names, and ignores.
     """
 
     orderly: bool | None = None
@@ -42,9 +42,9 @@ class Reset:
     """Where a group continues in a topic.
 
     Attributes:
-        place: the offset in each queue that is set, given the number of queues.
-        shown: how that was asked for, for the audit log.
-        told: tells members that keep their offsets themselves; whether there are any.
+        place: computes the new offsets, by queue, from the number of queues.
+        shown: the request's fields, for the audit log.
+        told: notifies members that keep their own offsets; returns whether there are any.
     """
 
     group: str
@@ -65,7 +65,7 @@ class Groups:
         coordinator: GroupCoordinator,
         members: Callable[[str], int],
     ) -> None:
-        """members: the number of those that a group has now, by all protocols."""
+        """members: counts the members that a group has now, by all protocols."""
         self._core = core
         self._changes = changes
         self._pop = pop
@@ -73,7 +73,7 @@ class Groups:
         self._members = members
 
     async def put(self, address: str, name: str, settings: GroupSettings) -> None:
-        """Create a group, or alter it. address: of the caller, as in all of these.
+        """Create a group, or alter it. address: the caller's, as in all changes.
 
         Raises BadRequest, UnknownTopic, and as `OperatorChanges.taken` and a change of metadata.
         """
@@ -99,7 +99,10 @@ class Groups:
             row["retryMaxTimes"] = times
         if delays:
             if min(delays) < 0 or len(delays) > RETRY_TIMES_MAX:
-                raise sdk.BadRequest("retry_delays_ms has a negative delay, or too many delays")
+                raise sdk.BadRequest(
+                    f"retry_delays_ms has {len(delays)} delays, the shortest {min(delays)} ms; it "
+                    f"must have at most {RETRY_TIMES_MAX}, none of them negative"
+                )
             policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": list(delays)}}
             row["groupRetryPolicy"] = policy
         topic, exclusive = settings.lite_topic, settings.lite_exclusive
@@ -144,7 +147,7 @@ class Groups:
             await self._core.metadata.delete_group(name)
 
     async def reset(self, address: str, reset: Reset) -> dict[int, int]:
-        """Set a group's offsets, which is made if it is missing: these, by queue.
+        """Set the offsets of a group, and create it if it is missing; the new offsets, by queue.
 
         Raises UnknownTopic, Busy where the group has members, and as `put`.
         """
@@ -169,9 +172,9 @@ class Groups:
 
 
 def put_needs(name: str, lite_topic: str, facts: Facts) -> list[Need]:
-    """The rights to alter a group, or to create it where there is none of that name.
+    """The rights to alter a group, or to create it if it does not exist.
 
-    Who may do neither is refused alike, so that it does not learn whether there is one.
+    A caller with neither right is refused alike in both cases, and does not learn which it is.
     """
     either = need(group(name), Action.CREATE, Action.UPDATE)
     one = need(group(name), Action.UPDATE if facts.has_group(name) else Action.CREATE)

@@ -1,8 +1,8 @@
 """The guard: whether a caller may do what its call asks for. All protocols ask it.
 
 A protocol finds the caller, names what a call needs, and maps the error. A node that may lack the
-newest users and rights does not deny a call: it names its master, which knows. What was allowed
-when a call began may have been forbidden since, so a call that takes long is checked again.
+newest users and rights does not deny a call: it names its master, which has them. Rights may be
+withdrawn while a call waits, so a call that takes long is checked again.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -38,7 +38,7 @@ class Guard:
 
     @contextmanager
     def final(self) -> Iterator[None]:
-        """Raise NotMaster in the place of a denial that this node may be wrong about."""
+        """Raise NotMaster instead of a denial if this node may lack the newest users and rights."""
         try:
             yield
         except DENIED:
@@ -46,10 +46,10 @@ class Guard:
             raise
 
     def check(self, principal: Principal, needs: Collection[Need], method: str = "") -> None:
-        """Raise Unauthenticated or NoPermission unless a caller may do all of it; NotMaster where
-        that may have changed.
+        """Raise Unauthenticated or NoPermission unless a caller has all these rights; NotMaster if
+        this node may lack the newest ones.
 
-        method: as which a denial is noted; empty where the one that serves the call notes it.
+        method: the name under which a denial is noted; empty if the caller of this notes it.
         """
         try:
             self._gate.check(principal, needs)
@@ -61,13 +61,13 @@ class Guard:
             raise
 
     def check_known(self, principal: Principal, needs: Iterable[Need]) -> None:
-        """As `check`, by what this node knows, be it the newest or not."""
+        """As `check`, by the users and rights that this node has, which may be outdated."""
         self._gate.check(principal, needs)
 
     def check_some(
         self, principal: Principal, needs: Iterator[Need], method: str = ""
     ) -> tuple[Need, ...]:
-        """Check as many as one step may: those. Raises as `check`."""
+        """Check the first needs, as many as one step may; those needs. Raises as `check`."""
         some = tuple(islice(needs, NEEDS_AT_ONCE))
         self.check(principal, some, method)
         return some
@@ -75,14 +75,17 @@ class Guard:
     async def check_all(
         self, principal: Principal, needs: Iterable[Need], method: str = ""
     ) -> None:
-        """Check what may be very much: others have turns meanwhile. Raises as `check`."""
+        """Check needs that may be very many, in steps between which other calls have turns.
+
+        Raises as `check`.
+        """
         rest = iter(needs)
         if len(self.check_some(principal, rest, method)) == NEEDS_AT_ONCE:
             async for part in Slices().parts(rest, NEEDS_AT_ONCE):
                 self.check(principal, part, method)
 
     def allows(self, principal: Principal) -> May:
-        """Tells what a caller may do, by the tables as they are then."""
+        """A test of what a caller may do, by the tables at the time of each test."""
         return lambda *needs: self._gate.allows(principal, needs)
 
     def may(self, principal: Principal) -> May | None:

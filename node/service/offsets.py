@@ -28,21 +28,23 @@ class Offsets:
     async def commit(
         self, group: str, queues: Mapping[QueueKey, int], member: str = "", forward: bool = False
     ) -> None:
-        """Commit a group's offsets, which is made if it is missing.
+        """Commit offsets of a group, and create it if it is missing.
 
-        member: reads the queues; empty where the coordinator has none. forward: offsets below the
-        committed ones are ignored. Raises StaleMember where a queue has gone to another member,
-        BadRequest, Busy, as `check_place` and as a change of metadata.
+        member: the one that reads the queues; empty for clients that the coordinator does not know.
+        forward: offsets below the committed ones are ignored. Raises StaleMember if a queue belongs
+        to another member now, BadRequest, Busy, as `check_place` and as a change of metadata.
         """
         check_group(group)
         if len(queues) > QUEUES_MAX:
-            raise sdk.BadRequest(f"more than {QUEUES_MAX} offsets in one commit")
+            raise sdk.BadRequest(
+                f"a commit of group {group!r} has {len(queues)} offsets; it may have {QUEUES_MAX}"
+            )
         table: dict[str, dict[int, int]] = {}
         for key, offset in queues.items():
             topic, queue_id = self.check_place(key, offset)
             table.setdefault(topic, {})[queue_id] = offset
         await self._core.metadata.ensure_group(group)
-        # Nothing is waited for between this and the write: a queue may change hands meanwhile.
+        # No await between this check and the write: a queue could be reassigned meanwhile.
         now = self._core.times.mono_ms()
         if member and not self._coordinator.may_commit(group, member, {*queues}, now):
             raise sdk.StaleMember(

@@ -22,12 +22,12 @@ from duolog_server.store.errors import StoreError
 
 @dataclass(frozen=True, slots=True)
 class OperatorChange:
-    """A change that an operator asks for.
+    """A change that an operator requests.
 
     Attributes:
         method: as the audit log names it: Admin/PutGroup.
         about: the resource that it changes.
-        needs: the rights that it asks for.
+        needs: the rights that it requires.
         shown: its settings, as the audit log has them: no secrets.
     """
 
@@ -55,9 +55,9 @@ class OperatorChanges:
 
     @asynccontextmanager
     async def taken(self, address: str, change: OperatorChange) -> AsyncIterator[None]:
-        """While a change is executed, for the caller of this task at an address.
+        """Authorise a change for the caller of this task, at an address; note how the body ends.
 
-        The body does its own checks: the change waited until tables take changes. Raises
+        The body runs once the tables take changes, and does its own checks. Raises
         Unauthenticated, NoPermission, NotMaster, and errors of the store as those of the SDK.
         """
         try:

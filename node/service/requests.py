@@ -54,7 +54,7 @@ def send_of(
         place = request.copied_from
         origin = place.topic, place.queue_id, QueueOffset(place.offset)
         if request.transaction_group:
-            raise BadMessage("a copy of a stored message is no half message")
+            raise BadMessage("a copy of a stored message cannot be a half message")
     return Send(
         batch,
         copy_of=origin,

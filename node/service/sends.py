@@ -40,7 +40,7 @@ class Send:
         delay_level: of RocketMQ's; 0: none.
         deliver_ms: delivery time, wall-clock ms; 0: none.
         copy_of: topic, queue and queue offset of the stored message that a batch of one copies:
-            no limit of clients refuses it, and it keeps the flags of its original.
+            no limit for clients applies to it, and it keeps the flags of its original.
         no_wait: its answer waits neither for the disk nor for slaves.
     """
 
@@ -127,11 +127,11 @@ class Sends:
             kind = DELAY
             batch = self._delays.at_time(batch, send.deliver_ms, self._core.times.wall_ms())
         if batch.expect_offset is not None and batch.topic != topic:
-            raise BadMessage("only a message that nothing delays has an expected queue offset")
+            raise BadMessage("a delayed or half message cannot have an expected queue offset")
         return Placed(topic, kind, batch, send.no_wait)
 
     def _as_copy(self, batch: PutBatch, topic: str, queue_id: int, offset: QueueOffset) -> PutBatch:
-        """A batch as the copy that it says it is. Raises BadMessage for what is none."""
+        """A batch as the copy that it claims to be. Raises BadMessage if it is not one."""
         self._core.admission.check_knows()
         try:
             record = self._core.store.record_at(topic, queue_id, offset)
@@ -139,8 +139,8 @@ class Sends:
             record = None
         if record is None or not is_copy(batch.columns, record):
             raise BadMessage(
-                f"it is no copy of the message {offset} that this node has of queue {queue_id} of "
-                f"topic {topic[:200]!r}"
+                f"the message is not a copy of message {offset} of queue {queue_id} of topic "
+                f"{topic[:200]!r}, as this node has it"
             )
         return replace(batch, accepted=True, sysflag=record.sysflag & KEPT_FLAGS)
 
@@ -158,7 +158,7 @@ class Sends:
     def attempt(
         self, placed: Placed, *, admitted: bool = False
     ) -> tuple[PutResult, Outcome | None]:
-        """As `put`, for one that is tried again where it is refused: that is not counted yet."""
+        """As `put`, for a batch that is tried again if it is refused: a refusal is not counted."""
         core, batch = self._core, placed.batch
         refused = None if admitted else core.admission.refused_put()
         result = refused or core.log.write(batch)
@@ -172,7 +172,7 @@ class Sends:
         return result, self._watched(core.log.settle(result.end_offset, placed.no_wait))
 
     def put_singles(self, singles: Singles) -> tuple[SinglesResult, Outcome | None]:
-        """As `put`, for messages of one topic that came at once and that nothing delays."""
+        """As `put`, for messages of one topic that arrived together, none of them delayed."""
         core, columns = self._core, singles.columns
         result, waiting = core.log.put_singles(singles)
         if result.places:
@@ -180,7 +180,7 @@ class Sends:
         return result, self._watched(waiting)
 
     def count_refusal(self, result: PutResult) -> None:
-        """Count a batch that is not stored, if it is one."""
+        """Count a batch that was not stored; one that was stored counts nothing."""
         if result.status is not PutMessageStatus.PUT_OK:
             self.failed(result.status.value)
 

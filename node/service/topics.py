@@ -32,9 +32,9 @@ class TopicSettings:
 
 
 class Topics:
-    """Changes of topics, by any protocol.
+    """Changes of topics, by any protocol: authorised, audited, stored.
 
-    address: of the caller. All raise as `OperatorChanges.taken`.
+    address: the caller's. All raise as `OperatorChanges.taken`.
     """
 
     def __init__(self, core: Core, changes: OperatorChanges) -> None:
@@ -99,7 +99,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What operators change over every protocol."""
+    """The changes that operators make, by any protocol."""
 
     topics: Topics
     groups: Groups
@@ -109,16 +109,17 @@ _ACTIONS = {"Create": Action.CREATE, "Alter": Action.UPDATE, "Delete": Action.DE
 
 
 def _change(verb: str, name: str, settings: TopicSettings) -> OperatorChange:
+    given, usual = asdict(settings), asdict(TopicSettings())
     return OperatorChange(
         f"Admin/{verb}Topic",
         Resource(Kind.TOPIC, name),
         lambda facts: of_owners(name, facts, _ACTIONS[verb]),
-        {"topic": name, **dict(asdict(settings).items() - asdict(TopicSettings()).items())},
+        {"topic": name, **{key: value for key, value in given.items() if value != usual[key]}},
     )
 
 
 def _asked(config: TopicConfig) -> tuple[int, int, str, int]:
-    """What a call asks for."""
+    """The settings by which two calls to create a topic are the same."""
     return config.queues, config.perm, config.message_type, config.lite_ttl_minutes
 
 

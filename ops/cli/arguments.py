@@ -27,7 +27,7 @@ def settings_of(texts: Sequence[str]) -> dict[str, dict[str, object]]:
 
 
 def read_place(text: str, hint: str) -> "Place":
-    """Read a place; it fails the command where the text is none. hint: a command that has some."""
+    """Read a place; ends the command if the text is not one. hint: a command that shows places."""
     from duolog import BadRequest
 
     from duolog_server.ops.inspection.messages.places import place_of

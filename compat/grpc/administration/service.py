@@ -21,7 +21,7 @@ from duolog_server.compat.grpc.administration.groups import (
 )
 from duolog_server.compat.grpc.administration.messages import Messages, identify, joined_messages
 from duolog_server.compat.grpc.administration.routes import JsonRoutes, joined_routes
-from duolog_server.compat.grpc.administration.serving import Caller, Desk, Place, answering
+from duolog_server.compat.grpc.administration.serving import Caller, Dispatcher, Place, answering
 from duolog_server.compat.grpc.auth import Authenticator
 from duolog_server.compat.grpc.protocol.codes import OK, Refused, refused
 from duolog_server.compat.grpc.protocol.names import topic_of
@@ -80,7 +80,7 @@ class AdminService(rpc.AdminServicer):
     """All RPCs of RocketMQ's Admin service.
 
     Attributes:
-        desk: what its methods begin and end with.
+        dispatcher: what its methods begin and end with.
     """
 
     def __init__(self, parts: AdminParts) -> None:
@@ -94,7 +94,9 @@ class AdminService(rpc.AdminServicer):
         self._routes = JsonRoutes(broker)
         self._call_of = messaging.call_of
         self._totals = Totals(broker.times.mono_ms() / 1000)
-        self.desk = Desk(broker, messaging.forwarder, parts.authenticator, messaging.call_of)
+        self.dispatcher = Dispatcher(
+            broker, messaging.forwarder, parts.authenticator, messaging.call_of
+        )
 
     # -- topics and messages -------------------------------------------------------------------
 
@@ -227,7 +229,7 @@ class AdminService(rpc.AdminServicer):
     ) -> admin.ChangeLogLevelResponse:
         """Refused. Its reply has no status: the call ends with an error of gRPC."""
         try:
-            self.desk.check(self._call_of(context), request)
+            self.dispatcher.check(self._call_of(context), request)
             raise Refused(Code.UNSUPPORTED, LEVELS)
         except Refused as error:
             return await refused(admin.ChangeLogLevelResponse, request, error, context)

@@ -71,7 +71,7 @@ class Caller:
         return Who.at(name_of_caller(), self.host.address)
 
 
-class Desk:
+class Dispatcher:
     """Checks a call, has it answered in its place, and counts the answer until it is taken."""
 
     def __init__(
@@ -143,7 +143,7 @@ class Serving(Protocol):
     """The service."""
 
     @property
-    def desk(self) -> Desk:
+    def dispatcher(self) -> Dispatcher:
         """What its methods begin and end with."""
 
 
@@ -163,7 +163,7 @@ def answering(
         async def call(
             self: Service, request: Asked, context: ServicerContext[Asked, Made]
         ) -> Made:
-            return await self.desk.answer(
+            return await self.dispatcher.answer(
                 kind, request, context, lambda caller: method(self, request, caller), how
             )
 

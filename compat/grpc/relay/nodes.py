@@ -52,7 +52,9 @@ class Marks:
                 "the same access.key_file",
             )
         if headers.get(METHOD) != method:
-            raise Refused(Code.UNAUTHORIZED, f"the headers {OWN}* are those of another method")
+            raise Refused(
+                Code.UNAUTHORIZED, f"the headers {OWN}* were made for another method than {method}"
+            )
         time = str(headers.get(TIME, ""))
         if not time.isdecimal() or abs(int(time) - self._wall_ms()) > SECONDS * 1000:
             raise Refused(

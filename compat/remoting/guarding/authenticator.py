@@ -19,10 +19,10 @@ class Authenticator:
     sight: Sight
 
 
-def door_of(
+def authenticator_of(
     broker: Broker, section: RocketmqSection, access: Access | None, guard: Guard | None
 ) -> Authenticator | None:
-    """The door of a node; None where anybody may do everything.
+    """The authenticator of the remoting port; None where anybody may do everything.
 
     access, guard: None where there are no users. section: has a pair of keys that all clients sign
     with, or none.

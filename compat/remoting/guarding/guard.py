@@ -7,7 +7,7 @@ count as that node's, and where requests are signed no node does that.
 """
 
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from itertools import chain
 from typing import Any
 
@@ -61,8 +61,10 @@ class RequestGuard:
             PRINCIPAL.set(principal)  # also of what waits: its task begins in this turn
             more = next(needs, None)
             if more is not None:
-                checking = guard.check_all(principal, chain((more,), needs), method)
-                return _slowly(checking, lambda: handler(peer, request))
+                rest = chain((more,), needs)
+                return _slowly(
+                    lambda: guard.check_all(principal, rest, method), lambda: handler(peer, request)
+                )
             begun = handler(peer, request)
             if isinstance(begun, Command) or not rule.again:
                 return begun
@@ -103,9 +105,9 @@ def _shown(code: int) -> str:
     return f"Remoting/{_NAMES.get(code, code)}"
 
 
-async def _slowly(checking: Coroutine[Any, Any, None], serve: Callable[[], Begun]) -> Command:
-    """Of a request that asks for very much: others have turns meanwhile."""
-    await checking
+async def _slowly(check: Callable[[], Awaitable[None]], serve: Callable[[], Begun]) -> Command:
+    """Check and serve a request with very many needs: other requests have turns meanwhile."""
+    await check()
     begun = serve()
     return begun if isinstance(begun, Command) else await begun
 

@@ -93,7 +93,7 @@ def settled_for(name: str, user: User | None, need: Need) -> Decision | None:
 
 
 class Gate:
-    """What the doors of a node ask."""
+    """Recognises callers and decides what they may do, for every port of a node."""
 
     def __init__(
         self,

@@ -44,9 +44,8 @@ PING_TICKS = 3  # without a sign of the client, then it is pinged
 SILENT_TICKS = 12  # then it is gone; not where it is this node that does not read
 
 
-# The door of the frames port: who may begin a connection, and what stores what comes over it.
 class Authenticator(Protocol):
-    """Who may begin."""
+    """Decides who may open a connection to the frames port, and what stores its appends."""
 
     def admit(self, key: bytes, host: Host, certificate: str) -> tuple[object, Appending] | None:
         """Whose connection begins with that key, and what stores its appends; None: nobody's.
@@ -61,21 +60,21 @@ class Authenticator(Protocol):
         """
 
     def left(self, principal: object, host: Host, peer: str) -> None:
-        """It ended."""
+        """An admitted connection ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What holds for every connection.
 
-    door: who may begin, and where their appends go. answered: called when a reply that waited for
-    nothing is on its way. begin: begins a task for a call. appends_max: unanswered ones. calls_max:
-    other open calls. arriving: the room for long frames that have not arrived whole. busy_poll: of
-    the loop, for the request that follows an answer. context: of the timers and callbacks of calls,
-    of which each would have a copy of its call's.
+    authenticator: who may begin, and where their appends go. answered: called when a reply that
+    waited for nothing is on its way. begin: begins a task for a call. appends_max: unanswered ones.
+    calls_max: other open calls. arriving: the room for long frames that have not arrived whole.
+    busy_poll: of the loop, for the request that follows an answer. context: of the timers and
+    callbacks of calls, of which each would have a copy of its call's.
     """
 
-    door: Authenticator
+    authenticator: Authenticator
     methods: dict[int, Handler]
     answered: Callable[[], None]
     begin: Callable[[Coroutine[object, None, None]], "asyncio.Task[None]"]
@@ -108,7 +107,7 @@ class Connection(ConnectionProtocol):
         self._host: Host | None = None
         self._certificate = ""
         self._greeted = False
-        self.principal: object = None  # whose it is, as the door says
+        self.principal: object = None  # whose it is, as the authenticator says
         self._appends: Appending | None = None
         self._going = ""  # why it takes no more calls
         self._calls: dict[int, Call] = {}
@@ -142,7 +141,7 @@ class Connection(ConnectionProtocol):
             return
         self._lost = True
         if self._greeted and self._host is not None:
-            self._terms.door.left(self.principal, self._host, self.peer)
+            self._terms.authenticator.left(self.principal, self._host, self.peer)
         self._arriving.end(self)
         self._unanswered.clear()
         self._may_write.set()
@@ -218,7 +217,7 @@ class Connection(ConnectionProtocol):
         _, key = frames.read_hello(found)
         terms = self._terms
         assert self._host is not None, "connected"
-        admitted = terms.door.admit(key, self._host, self._certificate)
+        admitted = terms.authenticator.admit(key, self._host, self._certificate)
         if admitted is None:
             raise FrameError(
                 "stale connection key (the node restarted or the key expired), or the certificate "
@@ -226,7 +225,7 @@ class Connection(ConnectionProtocol):
             )
         self.principal, self._appends = admitted
         try:
-            terms.door.joined(self.principal, self._host, self.peer)
+            terms.authenticator.joined(self.principal, self._host, self.peer)
         except Throttled as refused:
             raise FrameError(str(refused)) from None
         self._greeted = True

@@ -32,14 +32,14 @@ class FramesServer(PortServer[Connection]):
 
     def __init__(
         self,
-        door: Authenticator,
+        authenticator: Authenticator,
         answered: Callable[[], None],
         limits: LimitsSection,
         failed: Callable[[Exception], None],
         methods: Mapping[str, Handler],
     ) -> None:
-        """door, answered: see Terms. failed: called with a bug in a call. methods: those of the
-        native API, by their paths.
+        """authenticator, answered: see Terms. failed: called with a bug in a call. methods: those
+        of the native API, by their paths.
         """
         super().__init__(
             limits,
@@ -49,7 +49,7 @@ class FramesServer(PortServer[Connection]):
             ),
         )
         self._terms = Terms(
-            door,
+            authenticator,
             numbered(methods),
             answered,
             self._calls.start,

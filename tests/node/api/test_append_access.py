@@ -1,9 +1,9 @@
-"""The door of frames connections: who may begin, and who is noted."""
+"""The authenticator of frames connections: who may begin, and who is noted."""
 
 from types import SimpleNamespace
 from typing import Any
 
-from duolog_server.node.api.append_access import FramesDoor
+from duolog_server.node.api.append_access import FramesAuthenticator
 from duolog_server.node.identity.access.gate import Principal
 from duolog_server.store.record import Host
 
@@ -18,10 +18,10 @@ def test_a_key_with_the_certificate_of_another_user_is_refused_and_noted() -> No
     guard: Any = SimpleNamespace(denied=note, appends_of=lambda *_: "appends")
     keys: Any = SimpleNamespace(take=lambda key: (key == b"k", alice if key == b"k" else None))
     none: Any = None
-    door = FramesDoor(keys, none, guard, none)
+    authenticator = FramesAuthenticator(keys, none, guard, none)
     here = Host("10.0.0.7", 1)
-    assert door.admit(b"x", here, "") is None
-    assert door.admit(b"k", here, "bob") is None
+    assert authenticator.admit(b"x", here, "") is None
+    assert authenticator.admit(b"k", here, "bob") is None
     assert noted == [
         (
             "alice",
@@ -31,5 +31,5 @@ def test_a_key_with_the_certificate_of_another_user_is_refused_and_noted() -> No
         )
     ]
     for certificate in ("", "alice"):
-        assert door.admit(b"k", here, certificate) is not None
+        assert authenticator.admit(b"k", here, certificate) is not None
     assert len(noted) == 1

@@ -89,6 +89,7 @@ def client_of(node: Node, user: str, password: str = PASSWORD) -> duolog.Client:
 async def test_a_change_is_noted_with_who_from_where_and_what(node: Node, log_file: Path) -> None:
     row = await noted(log_file, method="Admin/CreateTopic")
     assert row.pop("time")
+    assert [*row["request"]] == ["topic", "queues", "perm", "lite_ttl_minutes"], "in one order"
     assert row == {
         "node": "test",
         "user": "root",

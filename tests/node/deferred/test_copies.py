@@ -216,7 +216,7 @@ async def test_only_copies_are_not_held_to_limits(node: Node) -> None:
             (b"x" * 2000, b"a\x01b", -1),
             (b"x" * 2000, b"a\x01b", 0, "nowhere"),
         ):
-            with pytest.raises(duolog.BadRequest, match="is no copy of"):
+            with pytest.raises(duolog.BadRequest, match="is not a copy of"):
                 await copy(*wrong)
         with pytest.raises(duolog.BadRequest, match="only be written by the store"):
             await copy(b"x" * 2000, b"INNER_MULTI_DISPATCH\x01%LMQ%a")

@@ -11,7 +11,7 @@ LONG_MAX = (1 << 63) - 1  # the end of an epoch that is not over
 
 
 class Replicas:
-    """Tells of the slaves, and of the epochs of the log."""
+    """Reports the state of the slaves and the epochs of the log."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -1,4 +1,4 @@
-"""The door of the remoting port: one pair of keys, quotas of users, the audit log, slaves."""
+"""Callers of the remoting port: one pair of keys, quotas of users, the audit log, slaves."""
 
 import json
 from pathlib import Path

@@ -109,7 +109,7 @@ class Appends:
         self.answered += 1
 
 
-class KeyDoor:
+class KeyAuthenticator:
     """Admits who names the test's key."""
 
     def __init__(self, appends: Appends) -> None:
@@ -165,9 +165,9 @@ class Side:
         self.open: set[Connection] = set()
         methods = Methods()
         stubs.add_MessagesServicer_to_server(self.script, methods.as_server())
-        self.door = KeyDoor(self.appends)
+        self.authenticator = KeyAuthenticator(self.appends)
         self.terms = Terms(
-            self.door,
+            self.authenticator,
             numbered(methods.by_path),
             self.appends.note_answered,
             self.calls.start,
@@ -715,14 +715,14 @@ async def test_a_stopping_node_refuses_new_calls_and_finishes_those_under_way(si
 
 async def test_a_connection_joins_once_leaves_once_and_is_held_to_its_quota(side: Side) -> None:
     connection, _ = side.connect()
-    assert side.door.open == ["ipv4:10.0.0.7:5555"]
+    assert side.authenticator.open == ["ipv4:10.0.0.7:5555"]
     connection.connection_lost(None)
     connection.abort()
-    assert side.door.open == []
+    assert side.authenticator.open == []
     ungreeted, _ = side.connect(greets=False)
     ungreeted.connection_lost(None)
-    assert side.door.open == []
-    side.door.full = True
+    assert side.authenticator.open == []
+    side.authenticator.full = True
     connection, line = side.connect(greets=False)
     send(connection, frames.hello(KEY))
     (goaway,) = line.take()
@@ -730,4 +730,4 @@ async def test_a_connection_joins_once_leaves_once_and_is_held_to_its_quota(side
     assert "over the quota of User:alice: connections, 1" in frames.text_of(goaway)
     assert line.closing
     connection.connection_lost(None)
-    assert side.door.open == []
+    assert side.authenticator.open == []
