@@ -52,6 +52,7 @@ from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.record import (
     KEPT_FLAGS,
     PROPERTIES_BYTES_MAX,
+    SENT_PROPERTIES_BYTES_MAX,
     Host,
     decode_properties,
     offset_message_id,
@@ -64,6 +65,8 @@ REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 RECONSUME_TIMES_MAX = 1 << 30  # so that a copy, which counts one more, can still be stored
 _WAITING_MARKS = tuple(name + PAIR for name in (*LATER, b"TRAN_MSG"))
 _ASKS = b"REPLY_TO_CLIENT\x01"
+_REGION = b"MSG_REGION\x01" + REGION["MSG_REGION"].encode()
+_REGION_ROOM = SENT_PROPERTIES_BYTES_MAX - len(END + _REGION)  # a client may use all of the limit
 _ORIGIN = (b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID")  # of a dead letter: the node says it
 
 
@@ -233,8 +236,10 @@ class Sending:
                 text = batch.columns.properties.tobytes()
         else:
             text = self._answerable(without(properties_text(header.properties), *unsaid))
-            single = _Single(_Told(request, queue_id, ""), config.name, header, text)
             sent_back = header.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+            if not sent_back:
+                text = _with_region(text)
+            single = _Single(_Told(request, queue_id, ""), config.name, header, text)
             if not sent_back and not _may_wait(text):
                 self.charge(peer, config.name, len(request.body) + len(text), 1)
                 return single
@@ -487,6 +492,13 @@ def _dead_letter(header: SendRequest, origin: str, group: str) -> SendRequest:
         parts.append(b"DLQ_ORIGIN_MESSAGE_ID\x01" + unique.encode())
     properties = END.join(parts).decode()
     return replace(header, topic=dead_letter_topic(group), queue_id=0, properties=properties)
+
+
+def _with_region(text: bytes) -> bytes:
+    """Properties with a region: consumers of RocketMQ 5 trace no message without one."""
+    if b"MSG_REGION\x01" in text or len(text) > _REGION_ROOM:
+        return text
+    return END.join((text, _REGION)) if text else _REGION
 
 
 def _may_wait(text: bytes) -> bool:
