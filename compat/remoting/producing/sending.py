@@ -14,7 +14,7 @@ import numpy as np
 from duolog import _errors as sdk
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-from duolog_server.compat.remoting.batches import read_batch
+from duolog_server.compat.remoting.batches import read_batch, with_property
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import BadRequest, Command
 from duolog_server.compat.remoting.codec.headers import SendRequest, read_send
@@ -236,10 +236,9 @@ class Sending:
                 text = batch.columns.properties.tobytes()
         else:
             text = self._answerable(without(properties_text(header.properties), *unsaid))
-            sent_back = header.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-            if not sent_back:
-                text = _with_region(text)
+            text = _with_region(text)
             single = _Single(_Told(request, queue_id, ""), config.name, header, text)
+            sent_back = header.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
             if not sent_back and not _may_wait(text):
                 self.charge(peer, config.name, len(request.body) + len(text), 1)
                 return single
@@ -352,12 +351,15 @@ class Sending:
         """The messages of a batch, without some properties."""
         if header.topic.startswith(RETRY_PREFIX):
             raise _illegal("batches cannot be sent back")
-        sent = read_batch(request.body, unsaid)
+        sent = read_batch(request.body, (*unsaid, b"MSG_REGION"))
         if sent.waiting and sent.columns.count > 1:
             raise _illegal("a batch has delayed messages")
         flag = int(sent.flags[0])
         fields = _fields(header, sent.flags) if (sent.flags != flag).any() else None
-        batch = _batch_of(peer, header, queue_id, sent.columns)
+        columns = sent.columns
+        if columns.longest_properties <= _REGION_ROOM:
+            columns = with_property(columns, _REGION)
+        batch = _batch_of(peer, header, queue_id, columns)
         return replace(batch, flag=flag, fields=fields, placed=batch.columns.count > 1)
 
     def _answerable(self, text: bytes) -> bytes:

@@ -106,6 +106,7 @@ async def test_a_batch_is_stored_whole(node: Node, remoting: Remoting) -> None:
     assert [one.flag for one in found] == [1, 2, 2]
     assert [properties_of(one) for one in found] == [{"K": "a"}, {"TAGS": "red"}, {}]
     assert [one.born_time for one in found] == [7, 7, 7]
+    assert {one.properties["MSG_REGION"] for one in found} == {"DefaultRegion"}
     ids = [parse_message_id(one) for one in sent.fields["msgId"].split(",")]
     assert [place for _, place in ids] == [one.physical_offset for one in found]
     assert {host.port for host, _ in ids} == {known(node.remoting).port}
