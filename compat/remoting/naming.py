@@ -18,6 +18,7 @@ import math
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 from duolog._background import Background
@@ -267,8 +268,9 @@ class NameServer:
 def _has_master(route: bytes, name: str) -> bool:
     """Whether a route has a master of a broker. Raises BadRequest for another body."""
     try:
-        rows = fastjson.loads(route)["brokerDatas"]
-        addresses = [row["brokerAddrs"] for row in rows if row["brokerName"] == name]
+        found: Any = fastjson.loads(route)
+        rows = [row for row in found["brokerDatas"] if row["brokerName"] == name]
+        addresses = [row["brokerAddrs"] for row in rows]
         return any(int(number) == MASTER_ID for one in addresses for number in one)
     except (TypeError, KeyError, ValueError) as error:
         raise BadRequest(f"no route: {error!r}") from None
