@@ -228,7 +228,7 @@ class Sending:
         queue_id = self._queue(header, config)
         unsaid = _unsaid(header.topic, given_up is not None)
         if header.sys_flag & INNER_BATCH:
-            raise _illegal("inner batches are not supported")
+            raise BadMessage("inner batches are not supported")
         in_batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         if in_batch:
             batch, text = self._batch(peer, request, header, queue_id, unsaid), b""
@@ -255,8 +255,8 @@ class Sending:
             send = self._when(batch, text)
         try:
             placed = self._sends.place(send)
-        except sdk.BadRequest as error:
-            raise _illegal(str(error)) from None
+        except sdk.BadRequest as error:  # no attempt stores it: clients repeat other codes
+            raise BadMessage(str(error)) from None
         self._sends.charge(_who(peer), batch)
         return _Put(placed, _Told(request, queue_id, transaction), given_up)
 
@@ -350,10 +350,10 @@ class Sending:
     ) -> PutBatch:
         """The messages of a batch, without some properties."""
         if header.topic.startswith(RETRY_PREFIX):
-            raise _illegal("batches cannot be sent back")
+            raise BadMessage("batches cannot be sent back")
         sent = read_batch(request.body, (*unsaid, b"MSG_REGION"))
         if sent.waiting and sent.columns.count > 1:
-            raise _illegal("a batch has delayed messages")
+            raise BadMessage("a batch has delayed messages")
         flag = int(sent.flags[0])
         fields = _fields(header, sent.flags) if (sent.flags != flag).any() else None
         columns = sent.columns
@@ -375,7 +375,7 @@ class Sending:
     def _when(self, batch: PutBatch, text: bytes) -> Send:
         """A message, and the time of its delivery if its properties name one.
 
-        Raises BadRequest, Refused.
+        Raises BadRequest, BadMessage.
         """
         level = _number(text, b"DELAY")
         if level > 0:
@@ -458,16 +458,11 @@ def _together(peer: Peer, singles: Sequence[_Single]) -> Singles:
 
 
 def _check_numbers(header: SendRequest) -> None:
-    """Raise Refused for what could be stored, but not be delivered by every API."""
+    """Raise BadMessage for what could be stored, but not be delivered by every API."""
     if header.reconsume_times > RECONSUME_TIMES_MAX:
-        raise _illegal(f"the field reconsumeTimes exceeds {RECONSUME_TIMES_MAX}")
+        raise BadMessage(f"the field reconsumeTimes exceeds {RECONSUME_TIMES_MAX}")
     if not 0 <= header.born_timestamp <= TIME_MS_MAX:
-        raise _illegal(f"the field bornTimestamp is outside 0..{TIME_MS_MAX}")
-
-
-def _illegal(why: str) -> Refused:
-    """A message that no attempt stores: clients try again after other codes."""
-    return Refused(ResponseCode.MESSAGE_ILLEGAL, why)
+        raise BadMessage(f"the field bornTimestamp is outside 0..{TIME_MS_MAX}")
 
 
 def _is_half(header: SendRequest, text: bytes) -> bool:
@@ -525,12 +520,12 @@ def _same(header: SendRequest) -> tuple[int, int, int, int]:
 
 
 def _number(text: bytes, name: bytes) -> int:
-    """The number in a property, 0 for none. Raises BadRequest, Refused."""
+    """The number in a property, 0 for none. Raises BadRequest, BadMessage."""
     found = property_of(text, name)
     if found is None:
         return 0
     if not (found.removeprefix("-").isascii() and found.removeprefix("-").isdigit()):
         raise BadRequest(f"property {name.decode()} is not a number: {found[:40]!r}")
     if len(found) > 18:
-        raise _illegal(f"property {name.decode()} is too large: {found[:40]!r}")
+        raise BadMessage(f"property {name.decode()} is too large: {found[:40]!r}")
     return int(found)
