@@ -123,6 +123,20 @@ def _listening(reserved: ReservedPort) -> Iterator[None]:
         raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
 
 
+@contextlib.contextmanager
+def _vip_named(is_remoting: bool = True) -> Iterator[None]:
+    """Say of the remoting port that a node beside this one may have it for its VIP channel."""
+    try:
+        yield
+    except ListenError as error:
+        if not is_remoting:
+            raise
+        hint = (
+            "a node whose remoting.listen is two ports above has it if remoting.vip_channel is on"
+        )
+        raise ListenError(f"{error} ({hint})") from None
+
+
 async def _stop(server: grpc.aio.Server) -> None:
     await server.stop(GRACE_SECONDS)
 
@@ -184,7 +198,8 @@ class Node:
         with contextlib.ExitStack() as stack:
             for name, address in self._addresses().items():
                 if address:
-                    self._ports[name] = ReservedPort(address)
+                    with _vip_named(name == "remoting"):
+                        self._ports[name] = ReservedPort(address)
                     stack.callback(self._ports[name].release)
             client = self._ports["client"]
             self.port = client.port
@@ -353,7 +368,7 @@ class Node:
         if tls is not None and self.config.remoting_has_tls:
             secured = Secured(tls.remoting_context(), self.config.tls.only)
         busy_poll_us, fast = self.config.node.busy_poll_us, self._ports.get("fast")
-        with _listening(reserved):
+        with _vip_named(), _listening(reserved):
             await self.remoting.start(reserved.host, reserved.port, secured, busy_poll_us)
         if fast is not None:
             with _listening(fast):

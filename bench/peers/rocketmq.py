@@ -9,7 +9,6 @@ from bench.peers.clients.program import read
 from bench.peers.peer import ClientProgram, Facts, PeerFailed, Server, Work
 from duolog_server.demo.childprocess import ChildProcess
 from duolog_server.demo.ports import free_ports
-from duolog_server.node.runtime.config import FAST_PORT
 
 MODULES = ("broker", "namesrv", "client", "tools")
 CLIENT = Path(__file__).parent / "clients" / "RocketClient.java"
@@ -70,12 +69,15 @@ class _Broker:
 
 
 def broker_port() -> int:
-    """A port whose companions are free as well. Raises PeerFailed."""
+    """A port whose companions are free as well: nobody is given the one two below.
+
+    Raises PeerFailed.
+    """
     for _ in range(PORT_TRIES):
-        given = set(free_ports(LINK_PORT - FAST_PORT + 1))
-        port = min(given) - FAST_PORT
-        if {port, port + FAST_PORT, port + LINK_PORT} <= given:
-            return port
+        given = free_ports(LINK_PORT + 2)
+        for port in given:
+            if port + LINK_PORT in given:
+                return port
     raise PeerFailed("there are no free ports beside each other")
 
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 import numpy as np
 
 from duolog_server.compat.remoting.codec.command import BadRequest
-from duolog_server.compat.remoting.codec.messages import LATER
+from duolog_server.compat.remoting.codec.messages import END, LATER
 from duolog_server.store.columns import Columns
 from duolog_server.store.kernels import batch
 from duolog_server.store.kernels.jit import I64, U8, U32
@@ -59,6 +59,16 @@ def read_batch(body: bytes, unsaid: Sequence[bytes] = ()) -> Batch:
         bodies[: body_offsets[-1]], body_offsets, texts[: text_offsets[-1]], text_offsets
     )
     return Batch(columns, flags, waiting)
+
+
+def with_property(columns: Columns, pair: bytes) -> Columns:
+    """Messages with one more property each, before those that they have."""
+    added = np.frombuffer(pair + END, np.uint8)
+    begins = columns.property_offsets[:-1].astype(np.int64)
+    texts = np.insert(columns.properties, begins.repeat(len(added)), np.tile(added, len(begins)))
+    steps = np.arange(len(begins) + 1, dtype=np.uint32) * len(added)
+    offsets: U32 = columns.property_offsets + steps.astype(np.uint32)
+    return Columns(columns.bodies, columns.body_offsets, texts, offsets)
 
 
 def _names(names: Sequence[bytes]) -> tuple[U8, I64]:

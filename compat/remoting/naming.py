@@ -6,7 +6,8 @@ Two registrations that differ have different data versions, as a name server loo
 no other ones. A topic that was registered and is deleted is registered once more, with no queues
 and no rights: name servers forget none by themselves, and clients leave such a one out.
 
-A name server gets every change at once, and of all else every PERIOD_SECONDS. One that does not
+A name server gets every change at once, and of all else every PERIOD_SECONDS; a master that is in
+no route any more is registered within CHECK_SECONDS. One that does not
 take a registration delays nobody, and is logged once for each change. It is asked again after
 RETRY_SECONDS, and after twice as long each time up to RETRY_SECONDS_MAX, however much changes.
 """
@@ -17,12 +18,15 @@ import math
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 from duolog._background import Background
 
 from duolog_server.compat.remoting.calling import ANYBODY, Access, Calling, CallRefused, connect
-from duolog_server.compat.remoting.codec.codes import RequestCode
+from duolog_server.compat.remoting.codec import fastjson
+from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.compat.remoting.codec.command import BadRequest
 from duolog_server.compat.remoting.codec.fields import write_header
 from duolog_server.compat.remoting.codec.messages import body_crc
 from duolog_server.compat.remoting.codec.nameserver import (
@@ -140,6 +144,9 @@ log = structlog.get_logger("duolog.remoting")
 # A name server forgets a broker that is silent for 120 s; RocketMQ's tell it every 30 s. But one of
 # the same name that shuts down has this node forgotten as well, wherever it is.
 PERIOD_SECONDS = 10.0
+CHECK_SECONDS = (
+    1.0  # so a master looks whether it is still in a route, as an old broker may end late
+)
 RETRY_SECONDS, RETRY_SECONDS_MAX = 5.0, 30.0
 REGISTER_SECONDS = 6.0  # RocketMQ's
 LEAVE_SECONDS = 1.0
@@ -173,8 +180,8 @@ class NameServer:
         """
         seen: Registration | None = None
         while True:
-            seen = await newer(seen, RETRY_SECONDS)
-            if seen is not None and self._is_due(seen):
+            seen = await newer(seen, CHECK_SECONDS)
+            if seen is not None and (self._is_due(seen) or await self._is_forgotten(seen)):
                 await self._tell(seen, REGISTER_SECONDS)
 
     def _is_due(self, registration: Registration) -> bool:
@@ -184,6 +191,24 @@ class NameServer:
             return False
         is_known = registration is self._told and self.is_reached
         return not is_known or now - self._told_at >= PERIOD_SECONDS
+
+    async def _is_forgotten(self, registration: Registration) -> bool:
+        """Whether the name server has no master of this name any more.
+
+        Another one may be the next master of the group: it is left there.
+        """
+        who, calling = registration.standing, self._calling
+        if who.broker_id != MASTER_ID or registration is not self._told or calling is None:
+            return False
+        fields = {"topic": SELF_TEST_TOPIC, "acceptStandardJsonOnly": "true"}
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        try:
+            answer = await calling.call(code, fields, seconds=CHECK_SECONDS)
+            return not _has_master(answer.body, who.name)
+        except CallRefused as error:
+            return error.code == ResponseCode.TOPIC_NOT_EXIST
+        except (OSError, BadRequest):  # a connection that has ended is noticed by itself
+            return False
 
     async def _tell(self, registration: Registration, seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -238,6 +263,17 @@ class NameServer:
         if self._calling is not None:
             self._calling.close()
             self._calling = None
+
+
+def _has_master(route: bytes, name: str) -> bool:
+    """Whether a route has a master of a broker. Raises BadRequest for another body."""
+    try:
+        found: Any = fastjson.loads(route)
+        rows = [row for row in found["brokerDatas"] if row["brokerName"] == name]
+        addresses = [row["brokerAddrs"] for row in rows]
+        return any(int(number) == MASTER_ID for one in addresses for number in one)
+    except (TypeError, KeyError, ValueError) as error:
+        raise BadRequest(f"no route: {error!r}") from None
 
 
 LOOK_SECONDS = 1.0  # a master may be over before its role is

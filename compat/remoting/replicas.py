@@ -34,7 +34,7 @@ from duolog_server.node.runtime.config import RocketmqSlavesSection
 from duolog_server.store.metadata import Json, Snapshot
 from duolog_server.store.metadatafiles import DELAYS, EXPORTS, GROUPS, OFFSETS, TOPICS, Export
 
-VERSION_BITS = 53  # whole numbers that any reader of JSON takes
+COUNTER_BITS, TIME_BITS = 31, 22  # of a version: clients have 32 for a counter
 HEADER_ROOM = 1 << 10  # in a frame, beside the body
 _FILES = {
     RequestCode.GET_ALL_TOPIC_CONFIG: TOPICS,
@@ -55,8 +55,9 @@ class _Written:
 
 def version_of(rows: Json) -> Json:
     """The dataVersion of a table."""
-    digest = blake2b(fastjson.dumps(rows), digest_size=8).digest()
-    return {"counter": int.from_bytes(digest, "big") >> 64 - VERSION_BITS, "timestamp": 0}
+    digest = int.from_bytes(blake2b(fastjson.dumps(rows), digest_size=8).digest(), "big")
+    time, counter = digest % (1 << TIME_BITS), digest >> 64 - COUNTER_BITS
+    return {"counter": counter, "timestamp": time}
 
 
 class Tables:

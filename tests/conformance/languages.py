@@ -24,6 +24,7 @@ SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 SOON_BALANCED = "-Drocketmq.client.rebalance.waitInterval=1000"
 JAVA_CLIENT = "org.apache.rocketmq:rocketmq-client-java:5.1.0"
 GO_CLIENT = "github.com/apache/rocketmq-clients/golang/v5@v5.1.4"
+GO_CLASSIC = "github.com/apache/rocketmq-client-go/v2@v2.1.2"
 NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
 SPRING_STARTER = "org.apache.rocketmq:rocketmq-v5-client-spring-boot-starter:2.3.1"
 RUST_CLIENT = """
@@ -114,14 +115,15 @@ def go(home: Path, program: str) -> list[str]:
     """The same for Go."""
     need("go")
     source = PROGRAMS / program
-    folder = _folder("go", GO_CLIENT, source.read_text())
+    client = GO_CLASSIC if program == "classic.go" else GO_CLIENT
+    folder = _folder("go", client, source.read_text())
     if not folder.exists():
         with TemporaryDirectory(prefix="go-", dir=BUILT) as parent:
             made = Path(parent) / "made"
             made.mkdir()
             shutil.copy(source, made / "main.go")
             fetch("go", "mod", "init", "conformance", cwd=made)
-            fetch("go", "get", GO_CLIENT, cwd=made)
+            fetch("go", "get", client, cwd=made)
             fetch("go", "build", "-o", "program", ".", cwd=made)
             _put(made, folder)
     return [str(folder / "program")]

@@ -10,7 +10,7 @@ import pytest
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.runtime.tls import Tls
 from tests.conformance.conftest import SMALL
-from tests.conformance.languages import SOON_BALANCED, jars_of, java_with, outcome
+from tests.conformance.languages import SOON_BALANCED, go, jars_of, java_with, outcome
 from tests.conformance.users import ROOT, node_of_users
 from tests.process.support import NodeProcess
 
@@ -119,6 +119,13 @@ def test_the_classic_client_sends_and_consumes(tmp_path: Path, address: str, ver
     assert 2000 <= found["delay_ms"] < 30_000
     assert found["auto"] == 80, "each message of a batch has an id"
     assert found["refused"] == "MQClientException", "a topic that does not exist has no route"
+
+
+def test_the_classic_go_client(tmp_path: Path, address: str) -> None:
+    found: dict[str, Any] = outcome(*go(tmp_path, "classic.go"), address)
+    assert (found["found"], found["ids"]) == (20, 20)
+    assert found["topic"]
+    assert "go" in found["groups"]
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])

@@ -14,7 +14,7 @@ import numpy as np
 from duolog import _errors as sdk
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-from duolog_server.compat.remoting.batches import read_batch
+from duolog_server.compat.remoting.batches import read_batch, with_property
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import BadRequest, Command
 from duolog_server.compat.remoting.codec.headers import SendRequest, read_send
@@ -52,6 +52,7 @@ from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.record import (
     KEPT_FLAGS,
     PROPERTIES_BYTES_MAX,
+    SENT_PROPERTIES_BYTES_MAX,
     Host,
     decode_properties,
     offset_message_id,
@@ -64,6 +65,8 @@ REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 RECONSUME_TIMES_MAX = 1 << 30  # so that a copy, which counts one more, can still be stored
 _WAITING_MARKS = tuple(name + PAIR for name in (*LATER, b"TRAN_MSG"))
 _ASKS = b"REPLY_TO_CLIENT\x01"
+_REGION = b"MSG_REGION\x01" + REGION["MSG_REGION"].encode()
+_REGION_ROOM = SENT_PROPERTIES_BYTES_MAX - len(END + _REGION)  # a client may use all of the limit
 _ORIGIN = (b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID")  # of a dead letter: the node says it
 
 
@@ -225,7 +228,7 @@ class Sending:
         queue_id = self._queue(header, config)
         unsaid = _unsaid(header.topic, given_up is not None)
         if header.sys_flag & INNER_BATCH:
-            raise _illegal("inner batches are not supported")
+            raise BadMessage("inner batches are not supported")
         in_batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         if in_batch:
             batch, text = self._batch(peer, request, header, queue_id, unsaid), b""
@@ -233,6 +236,7 @@ class Sending:
                 text = batch.columns.properties.tobytes()
         else:
             text = self._answerable(without(properties_text(header.properties), *unsaid))
+            text = _with_region(text)
             single = _Single(_Told(request, queue_id, ""), config.name, header, text)
             sent_back = header.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
             if not sent_back and not _may_wait(text):
@@ -251,8 +255,8 @@ class Sending:
             send = self._when(batch, text)
         try:
             placed = self._sends.place(send)
-        except sdk.BadRequest as error:
-            raise _illegal(str(error)) from None
+        except sdk.BadRequest as error:  # no attempt stores it: clients repeat other codes
+            raise BadMessage(str(error)) from None
         self._sends.charge(_who(peer), batch)
         return _Put(placed, _Told(request, queue_id, transaction), given_up)
 
@@ -346,13 +350,16 @@ class Sending:
     ) -> PutBatch:
         """The messages of a batch, without some properties."""
         if header.topic.startswith(RETRY_PREFIX):
-            raise _illegal("batches cannot be sent back")
-        sent = read_batch(request.body, unsaid)
+            raise BadMessage("batches cannot be sent back")
+        sent = read_batch(request.body, (*unsaid, b"MSG_REGION"))
         if sent.waiting and sent.columns.count > 1:
-            raise _illegal("a batch has delayed messages")
+            raise BadMessage("a batch has delayed messages")
         flag = int(sent.flags[0])
         fields = _fields(header, sent.flags) if (sent.flags != flag).any() else None
-        batch = _batch_of(peer, header, queue_id, sent.columns)
+        columns = sent.columns
+        if columns.longest_properties <= _REGION_ROOM:
+            columns = with_property(columns, _REGION)
+        batch = _batch_of(peer, header, queue_id, columns)
         return replace(batch, flag=flag, fields=fields, placed=batch.columns.count > 1)
 
     def _answerable(self, text: bytes) -> bytes:
@@ -368,7 +375,7 @@ class Sending:
     def _when(self, batch: PutBatch, text: bytes) -> Send:
         """A message, and the time of its delivery if its properties name one.
 
-        Raises BadRequest, Refused.
+        Raises BadRequest, BadMessage.
         """
         level = _number(text, b"DELAY")
         if level > 0:
@@ -451,16 +458,11 @@ def _together(peer: Peer, singles: Sequence[_Single]) -> Singles:
 
 
 def _check_numbers(header: SendRequest) -> None:
-    """Raise Refused for what could be stored, but not be delivered by every API."""
+    """Raise BadMessage for what could be stored, but not be delivered by every API."""
     if header.reconsume_times > RECONSUME_TIMES_MAX:
-        raise _illegal(f"the field reconsumeTimes exceeds {RECONSUME_TIMES_MAX}")
+        raise BadMessage(f"the field reconsumeTimes exceeds {RECONSUME_TIMES_MAX}")
     if not 0 <= header.born_timestamp <= TIME_MS_MAX:
-        raise _illegal(f"the field bornTimestamp is outside 0..{TIME_MS_MAX}")
-
-
-def _illegal(why: str) -> Refused:
-    """A message that no attempt stores: clients try again after other codes."""
-    return Refused(ResponseCode.MESSAGE_ILLEGAL, why)
+        raise BadMessage(f"the field bornTimestamp is outside 0..{TIME_MS_MAX}")
 
 
 def _is_half(header: SendRequest, text: bytes) -> bool:
@@ -489,6 +491,13 @@ def _dead_letter(header: SendRequest, origin: str, group: str) -> SendRequest:
     return replace(header, topic=dead_letter_topic(group), queue_id=0, properties=properties)
 
 
+def _with_region(text: bytes) -> bytes:
+    """Properties with a region: consumers of RocketMQ 5 trace no message without one."""
+    if b"MSG_REGION\x01" in text or len(text) > _REGION_ROOM:
+        return text
+    return END.join((text, _REGION)) if text else _REGION
+
+
 def _may_wait(text: bytes) -> bool:
     """Whether a message may be delivered later than others: by its time, or by a decision."""
     for mark in _WAITING_MARKS:
@@ -511,12 +520,12 @@ def _same(header: SendRequest) -> tuple[int, int, int, int]:
 
 
 def _number(text: bytes, name: bytes) -> int:
-    """The number in a property, 0 for none. Raises BadRequest, Refused."""
+    """The number in a property, 0 for none. Raises BadRequest, BadMessage."""
     found = property_of(text, name)
     if found is None:
         return 0
     if not (found.removeprefix("-").isascii() and found.removeprefix("-").isdigit()):
         raise BadRequest(f"property {name.decode()} is not a number: {found[:40]!r}")
     if len(found) > 18:
-        raise _illegal(f"property {name.decode()} is too large: {found[:40]!r}")
+        raise BadMessage(f"property {name.decode()} is too large: {found[:40]!r}")
     return int(found)

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duolog_server.compat.remoting import batches
-from duolog_server.compat.remoting.batches import count_of, read_batch
+from duolog_server.compat.remoting.batches import count_of, read_batch, with_property
 from duolog_server.compat.remoting.codec.command import BadRequest
+from duolog_server.store.columns import Columns
 from tests import oracle
 from tests.compat.remoting.requests import write_batch
 
@@ -45,6 +46,14 @@ def test_a_batch_is_read_as_it_was_written(
 def _parts(blob: bytes, offsets: list[int]) -> list[bytes]:
     assert offsets[-1] == len(blob)
     return [blob[low:high] for low, high in pairwise(offsets)]
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=5))
+def test_messages_get_one_more_property(texts: list[bytes]) -> None:
+    columns = with_property(Columns.of([b"b"] * len(texts), texts), b"A\x01b")
+    found = _parts(columns.properties.tobytes(), columns.property_offsets.tolist())
+    assert found == [b"A\x01b\x02" + text for text in texts]
+    assert _parts(columns.bodies.tobytes(), columns.body_offsets.tolist()) == [b"b"] * len(texts)
 
 
 def test_a_batch_cut_at_any_byte_is_refused() -> None:

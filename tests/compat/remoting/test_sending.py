@@ -18,7 +18,7 @@ from duolog_server.node.service.sends import Placed
 from duolog_server.serve.server import Node
 from duolog_server.store.messagestore import PutResult, Singles, SinglesResult
 from duolog_server.store.offsets import QueueOffset
-from duolog_server.store.record import Record, parse_message_id
+from duolog_server.store.record import SENT_PROPERTIES_BYTES_MAX, Record, parse_message_id
 from duolog_server.store.status import PutMessageStatus
 from tests.compat.remoting.client import LETTERS, Remoting, connected
 from tests.compat.remoting.requests import write_batch
@@ -36,8 +36,9 @@ async def stored(node: Node, topic: str, queue_id: int = 0, offset: int = 0) -> 
 
 
 def properties_of(record: Record) -> dict[str, str]:
-    """Those of its sender: the store adds a CRC."""
-    return {name: value for name, value in record.properties.items() if name != "__CRC32#"}
+    """Those of its sender: the store adds a CRC, and the node a region."""
+    added = ("__CRC32#", "MSG_REGION")
+    return {name: value for name, value in record.properties.items() if name not in added}
 
 
 @pytest.mark.parametrize("form", Serialization)
@@ -105,6 +106,7 @@ async def test_a_batch_is_stored_whole(node: Node, remoting: Remoting) -> None:
     assert [one.flag for one in found] == [1, 2, 2]
     assert [properties_of(one) for one in found] == [{"K": "a"}, {"TAGS": "red"}, {}]
     assert [one.born_time for one in found] == [7, 7, 7]
+    assert {one.properties["MSG_REGION"] for one in found} == {"DefaultRegion"}
     ids = [parse_message_id(one) for one in sent.fields["msgId"].split(",")]
     assert [place for _, place in ids] == [one.physical_offset for one in found]
     assert {host.port for host, _ in ids} == {known(node.remoting).port}
@@ -219,6 +221,17 @@ async def test_a_delayed_message_waits_where_others_do(
     assert record.body == b"late"
     if kept != "T":
         assert (record.properties["REAL_TOPIC"], record.properties["REAL_QID"]) == ("T", "0")
+
+
+async def test_a_message_has_a_region_without_which_its_consumers_trace_nothing(
+    node: Node, remoting: Remoting
+) -> None:
+    longest = "K\x01" + "v" * (SENT_PROPERTIES_BYTES_MAX - 2)
+    for k, (text, region) in enumerate(
+        (("", "DefaultRegion"), ("MSG_REGION\x01mine", "mine"), (longest, None))
+    ):
+        assert (await remoting.send("T", b"x", text)).code == ResponseCode.SUCCESS
+        assert (await stored(node, "T", offset=k)).properties.get("MSG_REGION") == region
 
 
 async def test_a_client_cannot_say_what_the_node_notes(node: Node, remoting: Remoting) -> None:

@@ -146,6 +146,7 @@ OF_FOUR: Rows = {
         "committed, to a topic that is not there: code | 0 | 17",
     ),
     "names of other characters": ("send with a*topic*: code | 1 | 13",),
+    "the property `MSG_REGION`": ("*: property MSG_REGION | - | DefaultRegion",),
     "batches": (
         "batch of more than 4 MiB: code | 13 | 0",
         "batch to a retry topic: code | 0 | 13",
@@ -185,7 +186,6 @@ OF_FIVE: Rows = {
         "sent*: transactionId | * | null",
     ),
     "what RocketMQ 5 does otherwise than 4.9": (
-        "*: property MSG_REGION | DefaultRegion | -",
         "*: property TRACE_ON | true | -",
         "*: property UNIQ_KEY | <an id> | -",
         "*: property __transactionId__ | * | -",

@@ -93,6 +93,8 @@ async def test_the_port_of_the_vip_channel_serves_the_same_and_may_be_taken(
     await broker_of(node).metadata.put_topic(TopicConfig("T", 1))
     async with connected(node, port=vip) as client:
         assert (await client.send("T", b"by the VIP channel")).code == ResponseCode.SUCCESS
+    with pytest.raises(ListenError, match="two ports above has it"):
+        await start_node(tmp_path / "first", remoting={"listen": first})
     await node.stop()
     await start_node(tmp_path / "first", remoting={"listen": first})
     with capture_logs() as lines:

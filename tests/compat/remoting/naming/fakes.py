@@ -30,6 +30,7 @@ class NameServerFake:
         self.requests: list[Command] = []
         self.connections: list[asyncio.Transport] = []
         self.silent = False
+        self.looks = 0  # at routes
         self.address = ""
 
     def take(self, transport: asyncio.Transport, request: Command) -> None:
@@ -38,6 +39,9 @@ class NameServerFake:
             transport.write(answer.frame())
 
     def answer(self, request: Command) -> Command | None:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            self.looks += 1
+            return None if self.silent else self.route(request)
         self.requests.append(request)
         if self.silent:
             return None
@@ -50,6 +54,19 @@ class NameServerFake:
             return request.answer(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         self._register(number, address, request.body)
         return request.answer(0)
+
+    def route(self, request: Command) -> Command:
+        """As RocketMQ 4.9 writes it."""
+        if not self.ids or request.fields["topic"] not in self.topics:
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+        rows = ",".join(f'{number}:"{address}"' for number, address in self.ids.items())
+        other = '{"brokerAddrs":{0:"10.0.0.9:1"},"brokerName":"other"}'
+        text = f'{{"brokerDatas":[{other},{{"brokerAddrs":{{{rows}}},"brokerName":"broker-a"}}]}}'
+        return request.answer(0, body=text.encode())
+
+    def end_broker(self, number: int) -> None:
+        """As a broker of RocketMQ does with the same name and id, wherever it is."""
+        self.ids.pop(number, None)
 
     def _register(self, number: int, address: str, body: bytes) -> None:
         wrapper = json.loads(body)["topicConfigSerializeWrapper"]

@@ -7,7 +7,9 @@ import pytest
 
 from duolog_server.compat.remoting import naming as module
 from duolog_server.compat.remoting.calling import ANYBODY, Access
+from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.naming import (
+    CHECK_SECONDS,
     PERIOD_SECONDS,
     RETRY_SECONDS,
     NameServer,
@@ -17,6 +19,7 @@ from duolog_server.compat.remoting.naming import (
 )
 from duolog_server.store.clocks import WallMs
 
+ROUTE = b'{"brokerDatas":[{"brokerAddrs":{0:"127.0.0.1:9876"},"brokerName":"g"}]}'
 STANDING = Standing("c", "g", "127.0.0.1:9876", 0, 4)
 
 
@@ -45,9 +48,12 @@ class Days:
             raise ConnectionError("nobody is there")
         return SimpleNamespace(is_open=True, call=self._call, close=lambda: None)
 
-    async def _call(self, *told: object) -> None:
+    async def _call(self, code: int, *_: object, **__: object) -> SimpleNamespace:
+        if code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return SimpleNamespace(body=ROUTE)
         if self.asked[-1:] != [self.now]:
             self.asked.append(self.now)
+        return SimpleNamespace()
 
     async def run(self, seconds: float, step: float) -> None:
         """Let so many seconds pass, with a look each `step`; every look finds a change if that is
@@ -75,7 +81,7 @@ async def made() -> list[Registration]:
     return [await registrations.make(STANDING, {}, WallMs(n)) for n in (1, 2)]
 
 
-@pytest.mark.parametrize("step", [RETRY_SECONDS, RETRY_SECONDS / 4])
+@pytest.mark.parametrize("step", [RETRY_SECONDS, CHECK_SECONDS / 4])
 async def test_one_that_does_not_answer_is_asked_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch, made: list[Registration], step: float
 ) -> None:
@@ -90,8 +96,8 @@ async def test_one_that_answers_is_told_of_each_change_and_else_seldom(
 ) -> None:
     days = Days(monkeypatch, made)
     days.works = True
-    await days.run(10, 1.0)
-    assert days.asked == [float(n) for n in range(1, 11)]
+    await days.run(10, CHECK_SECONDS / 2)
+    assert days.asked == [n / 2 for n in range(1, 21)]
     del days.asked[:]
     await days.run(90, RETRY_SECONDS)
     assert all(

@@ -1,6 +1,7 @@
 """A node registers at name servers: as what it is, at once when that changes, and not any more."""
 
 import ssl
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,25 @@ async def test_a_master_registers_its_topics_and_their_changes(start_node: Start
         await node.stop()
         assert names.ids == {}
         assert names.requests[-1].code == RequestCode.UNREGISTER_BROKER
+
+
+async def test_a_master_that_a_namesake_unregisters_is_known_again_within_a_second(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duolog_server.compat.remoting.naming.PERIOD_SECONDS", inf)
+    monkeypatch.setattr("duolog_server.compat.remoting.naming.CHECK_SECONDS", 0.05)
+    async with name_server() as names:
+        node = await start_node(remoting=section(names.address))
+        await until(lambda: names.ids == {0: address(node)})
+        names.end_broker(0)
+        await until(lambda: names.ids == {0: address(node)})
+        names.ids = {1: "10.0.0.8:1"}  # its slave is still there
+        await until(lambda: names.ids.get(0) == address(node))
+        told = names.count(RequestCode.REGISTER_BROKER)
+        names.ids[0] = "10.0.0.8:2"  # another master: this node may not know yet that it is none
+        looks = names.looks
+        await until(lambda: names.looks > looks + 3)
+        assert names.count(RequestCode.REGISTER_BROKER) == told
 
 
 async def test_topics_that_the_first_message_makes_are_offered(start_node: StartNode) -> None:
