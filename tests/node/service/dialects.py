@@ -208,7 +208,7 @@ class OverRemoting:
         return (await self._client.ask(RequestCode.END_TRANSACTION, fields)).code == 0
 
     async def pull(self, group: str = GROUP) -> int:
-        whole = {"sysFlag": 4, "subscription": "*", "expressionType": "TAG"}
+        whole: dict[str, Any] = {"sysFlag": 4, "subscription": "*", "expressionType": "TAG"}
         return len(records((await self._client.pull(group, "T", 0, **whole)).body))
 
     async def commit(self, topic: str = "T", queue: int = 0, offset: int = 1) -> bool:
@@ -226,6 +226,12 @@ def _in_batch(properties: bytes) -> bytes:
     """A message of a batch: size, magic, CRC, flag, body, properties."""
     rest = len(BODY).to_bytes(4) + BODY + len(properties).to_bytes(2) + properties
     return (16 + len(rest)).to_bytes(4) + bytes(12) + rest
+
+
+def client_of(node: Node, user: str = "") -> duolog.Client:
+    """The SDK's client. user: who calls, where there are users."""
+    password = PASSWORD.format(user) if user else ""
+    return duolog.Client(f"127.0.0.1:{node.port}", timeout=10, user=user, password=password)
 
 
 Dialect = Native | Rocketmq | OverRemoting
@@ -248,8 +254,7 @@ async def dialect_of(node: Node, name: str, user: str = "") -> AsyncIterator[Dia
         async with connected(node, sign=signs(user) if user else None) as one:
             yield OverRemoting(one)
     else:
-        who = {"user": user, "password": PASSWORD.format(user)} if user else {}
-        async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10, **who) as client:
+        async with client_of(node, user) as client:
             seed = client._router.seed
             await seed.settled(10)
             assert isinstance(seed.channel, FramesChannel) == (name == "frames")

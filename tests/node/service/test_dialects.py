@@ -2,27 +2,29 @@
 traced and audited alike, whoever decodes it. One that goes past the service fails here.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import duolog
 import pytest
 
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.audit.entry import Decision, Entry
 from duolog_server.node.broker import Broker
 from duolog_server.node.identity.quotas.quota import Kind, Limit
+from duolog_server.node.pop.subscriber import Line
 from duolog_server.node.traces.recorder import Sighting
 from duolog_server.serve.server import Node
 from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.status import PutMessageStatus
 from tests.compat.grpc.api import Api, message
-from tests.compat.grpc.users import PASSWORD, Users, with_users
+from tests.compat.grpc.users import Users, with_users
 from tests.known import known
+from tests.node.api.test_quotas import stop_the_clock
 from tests.node.replicas import broker_of
-from tests.node.service.dialects import BODY, DIALECTS, GROUP, Dialect, dialect_of
+from tests.node.service.dialects import BODY, DIALECTS, GROUP, Dialect, client_of, dialect_of
 from tests.nodefixtures import StartNode
 from tests.until import until
 
@@ -30,9 +32,9 @@ DELAY_SECONDS = 3600
 USER, HERE = "operator", "127.0.0.1"
 
 
-async def filled(node: Node, quota: int = 0, **who: str) -> Node:
+async def filled(node: Node, quota: int = 0, user: str = "") -> Node:
     """With two topics and a group. quota: bytes a second that T takes and gives."""
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10, **who) as client:
+    async with client_of(node, user) as client:
         await client.admin.create_topic("T", 1)
         await client.admin.create_topic("ReadOnly", 1, 4)
         await client.admin.put_group(GROUP)
@@ -121,6 +123,10 @@ class Watch:
             return charge(who, topic, size, count)
 
         return charged
+
+    async def until_noted(self, entries: int) -> None:
+        """A call may be answered before its end is noted."""
+        await until(lambda: len(self.entries) >= entries)
 
     def take(self) -> Footprint:
         """Since the last one."""
@@ -244,7 +250,7 @@ async def guarded(start_node: StartNode, tmp_path: Path) -> Node:
     )
     await Users(node).new("root", super=True)
     await Users(node).new(USER, *ALL)
-    return await filled(node, 1 << 40, user="root", password=PASSWORD.format("root"))
+    return await filled(node, 1 << 40, "root")
 
 
 async def test_an_operation_asks_for_rights_and_leaves_traces_as_in_each_protocol(
@@ -266,10 +272,9 @@ async def test_an_operation_asks_for_rights_and_leaves_traces_as_in_each_protoco
                 await users.may(USER, *(other for other in ALL if other != need))
                 watch.take()
                 assert not await operation.do(dialect, prepared), (name, need)
-                noted = [(USER, HERE, about, Decision.DENIED)]
-                if protocol in operation.hidden:
-                    noted = []
-                await until(lambda noted=noted: len(watch.entries) >= len(noted))
+                denied = [(USER, HERE, about, Decision.DENIED)]
+                noted = [] if protocol in operation.hidden else denied
+                await watch.until_noted(len(noted))
                 assert watch.take() == Footprint(noted=noted), (name, need)
             await users.may(USER, *ALL)
             watch.take()
@@ -337,9 +342,25 @@ async def test_sends_over_a_quota_are_counted_and_not_stored(
     assert traffic.failures.table["THROTTLED"].messages == refused
 
 
+async def test_of_consumers_that_wait_together_a_quota_stops_those_after_the_first(
+    node: Node, broker: Broker
+) -> None:
+    """As of pulls: the first one that gets something may use the quota up."""
+    await limited(node, messages_out=1)
+    stop_the_clock(node)
+    api = Api(node)
+    async with asyncio.TaskGroup() as tasks:
+        waiting = [tasks.create_task(api.receive(GROUP, poll_ms=3000)) for _ in range(4)]
+        line = broker.pop._lines.setdefault((GROUP, "T"), Line())
+        await until(lambda: len(line.waiting) == len(waiting))
+        await api.send(*[message(BODY, "T") for _ in waiting])
+    await api.close()
+    assert sorted(len(one.result().messages) for one in waiting) == [0, 0, 0, 1]
+
+
 async def limited(node: Node, **limits: int) -> None:
     """Give this address a quota."""
-    async with duolog.Client(f"{HERE}:{node.port}", timeout=10) as client:
+    async with client_of(node) as client:
         await client.admin.put_quota(f"client:{HERE}", **limits)
 
 
