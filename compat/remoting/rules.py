@@ -119,11 +119,6 @@ def _committed(request: Command, facts: Facts) -> Needs:
     return [sees_group(group), *sees_topic(topic, facts)]
 
 
-def _commit(request: Command, facts: Facts) -> Needs:
-    *of_topic, of_group = _reads_as_group(request, facts)
-    return [of_group, *of_topic]
-
-
 def _heartbeat(request: Command, facts: Facts) -> Needs:
     """Producers concern nobody: they are asked for decisions on topics only that they send to."""
     for data in read_heartbeat(request.body).consumers:
@@ -269,7 +264,7 @@ RULES: dict[int, Rule] = {
     RequestCode.QUERY_MESSAGE: Rule(_query, again=True),
     RequestCode.VIEW_MESSAGE_BY_ID: Rule(_anybody),  # of messages that the caller may read
     RequestCode.QUERY_CONSUMER_OFFSET: Rule(_committed),
-    RequestCode.UPDATE_CONSUMER_OFFSET: Rule(_commit),
+    RequestCode.UPDATE_CONSUMER_OFFSET: Rule(lambda *of: reversed(_reads_as_group(*of))),
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Rule(_sees),
     RequestCode.GET_MAX_OFFSET: Rule(_sees),
     RequestCode.GET_MIN_OFFSET: Rule(_sees),

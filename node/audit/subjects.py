@@ -38,10 +38,8 @@ HIDDEN = {
     "Access/PutRights": ("expected",),
     "Recovery/Recover": ("challenge", "password_hash", "mark"),
 }
-_OF_GROUPS = (  # the last two are RocketMQ's
-    *("Admin/DeleteGroup", "Admin/PutGroup", "Admin/ResetGroup", "Groups"),
-    *("UpdateOffset", "GetOffset"),
-)
+_OF_GROUPS: tuple[str, ...] = ("Admin/DeleteGroup", "Admin/PutGroup", "Admin/ResetGroup", "Groups")
+_OF_GROUPS += ("UpdateOffset", "GetOffset")  # RocketMQ's
 _RESOURCES = (("topic", "Topic"), ("group", "Group"), ("user", "User"), ("sink", "Group"))
 
 

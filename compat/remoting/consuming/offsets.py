@@ -203,30 +203,28 @@ class Offsets:
 
     async def end(self, request: Command) -> Command:
         """GET_MAX_OFFSET, GET_MIN_OFFSET."""
-        header = read_header(QueueRequest, request.fields)
-        await self._broker.log.caught_up()
-        self._check_place((header.topic, header.queue_id))
         last = request.code == RequestCode.GET_MAX_OFFSET
         at = Start.LATEST if last else Start.EARLIEST
-        return self._at(request, header.topic, header.queue_id, at)
+        return await self._at(request, read_header(QueueRequest, request.fields), at)
 
     async def search(self, request: Command) -> Command:
         """SEARCH_OFFSET_BY_TIMESTAMP."""
         header = read_header(SearchOffsetRequest, request.fields)
-        await self._broker.log.caught_up()
-        self._check_place((header.topic, header.queue_id))
-        return self._at(request, header.topic, header.queue_id, max(0, header.timestamp))
+        return await self._at(request, header, max(0, header.timestamp))
 
     async def earliest(self, request: Command) -> Command:
         """GET_EARLIEST_MSG_STORETIME: -1 for an empty queue."""
         header = read_header(QueueRequest, request.fields)
-        key = header.topic, header.queue_id
         await self._broker.log.caught_up()
-        self._check_place(key)
+        key = self._check_place((header.topic, header.queue_id))
         first = self._core.store.queue_range(*key)[0]
         time_ms = self._core.positions.store_time(*key, first)
         return request.answer(0, fields={"timestamp": str(time_ms)})
 
-    def _at(self, request: Command, topic: str, queue_id: int, at: Start | int) -> Command:
-        offset = offset_at(self._core, topic, queue_id, at)
+    async def _at(
+        self, request: Command, place: QueueRequest | SearchOffsetRequest, at: Start | int
+    ) -> Command:
+        await self._broker.log.caught_up()
+        key = self._check_place((place.topic, place.queue_id))
+        offset = offset_at(self._core, *key, at)
         return request.answer(0, fields={"offset": str(offset)})
