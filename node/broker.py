@@ -42,6 +42,7 @@ from duolog_server.node.runtime.clocks import Clock, SystemClock
 from duolog_server.node.runtime.config import Config
 from duolog_server.node.runtime.sharedsettings import shared_settings
 from duolog_server.node.runtime.tls import Peers
+from duolog_server.node.service.lookups import Lookups
 from duolog_server.node.service.offsets import Offsets
 from duolog_server.node.service.publishservice import PublishService
 from duolog_server.node.service.sends import Sends
@@ -151,6 +152,7 @@ class Broker:
         self.lite = LiteService(core, self.pop, self.removal)
         self.groups = GroupCoordinator(NO_GRACE, config.node.group)
         self.offsets = Offsets(core, self.groups)
+        self.lookups = Lookups(core)
         self.connected = Connected()
         self.connected.add(MemberTable(self.groups, self.times))
         self.parts: tuple[Part, ...] = (

@@ -14,13 +14,11 @@ from duolog_server.store.record import Record, keys_of, parse_message_id
 
 
 class Lookups:
-    """record_at: reads a record that readers may see, verified. most: records of one answer."""
+    """at: reads a record that readers may see, verified. most: records of one answer."""
 
-    def __init__(
-        self, index: IndexService, record_at: Callable[[PhyOffset], Record], most: int
-    ) -> None:
+    def __init__(self, index: IndexService, at: Callable[[PhyOffset], Record], most: int) -> None:
         self._index = index
-        self._record_at = record_at
+        self.at = at
         self._most = most
         self.born: Callable[[str], int] = lambda _: 0  # where in the log a topic begins
 
@@ -30,7 +28,7 @@ class Lookups:
         Raises BadMessage for no id, OffsetOutOfRange or CorruptRecord where it names no record.
         """
         _, physical_offset = parse_message_id(message_id)
-        return self._record_at(PhyOffset(physical_offset))
+        return self.at(PhyOffset(physical_offset))
 
     def by_key(
         self, topic: str, key: str, count: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
@@ -48,7 +46,7 @@ class Lookups:
             if offset < born or offset in found or len(found) >= count:
                 continue
             try:
-                record = self._record_at(PhyOffset(offset))
+                record = self.at(PhyOffset(offset))
             except StoreError:
                 continue
             if record_has_key(record, topic, key) and begin_ms <= record.store_time <= end_ms:

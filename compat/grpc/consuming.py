@@ -107,16 +107,25 @@ class Receiver:
             await self._core.metadata.ensure_group(group)
         client.group = group
         deadline = asyncio.get_running_loop().time() + _poll_seconds(request, left)
-        throttle = self._core.throttle
-        if not throttle.on:
-            return await self._pop.wait(wanted, deadline)
-        if await throttle.may_read(who, topic, deadline) is not None:
-            return []  # none now: clients ask again
-        _, count = throttle.at_once(who, topic, 1, wanted.count)
-        found = await self._pop.wait(replace(wanted, count=count), deadline)
-        size = sum(size_of(popped.body, popped.properties) for popped in found)
-        throttle.sent(who, topic, size, len(found))
-        return found
+        if self._core.throttle.on:
+            return await self._within_quotas(wanted, deadline, who)
+        return await self._pop.wait(wanted, deadline)
+
+    async def _within_quotas(self, request: PopRequest, deadline: float, who: Who) -> list[Popped]:
+        throttle, topic = self._core.throttle, request.topic
+
+        def may() -> bool:
+            return throttle.read(who, topic, again=True) is None
+
+        while await throttle.may_read(who, topic, deadline) is None:
+            _, count = throttle.at_once(who, topic, 1, request.count)
+            # Of many that waited for the same messages, the first one may have used the quota up.
+            found = await self._pop.wait(replace(request, count=count), deadline, may)
+            if found or asyncio.get_running_loop().time() >= deadline:
+                size = sum(size_of(popped.body, popped.properties) for popped in found)
+                throttle.sent(who, topic, size, len(found))
+                return found
+        return []  # none now: clients ask again
 
     async def write(
         self,

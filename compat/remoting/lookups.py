@@ -17,8 +17,6 @@ from duolog_server.node.identity.access.rules import NO_SUCH_ID
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.store.errors import StoreError
 from duolog_server.store.kernels.encode import RECORD_CRC_BYTES, RECORD_CRC_NAME
-from duolog_server.store.metadata import is_reserved_topic
-from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.record import BORN_HOST_V6, STORE_HOST_V6, Host, Record
 
 _SYSFLAG_AT, _BORN_HOST_AT = 36, 48
@@ -29,32 +27,17 @@ async def message_for(sight: Sight, broker: Broker, offset: int) -> Record:
     """The message at an offset of the log, for the user whose request is served.
 
     Where there are users, all that this user may not read is answered alike, there or not. Raises
-    as `message_at`.
+    as `Lookups.at`, Busy.
     """
-    if not sight.is_limited:
-        return await message_at(broker, offset)
+    await broker.log.caught_up()
     try:
-        record = await message_at(broker, offset)
+        record = broker.lookups.at(offset)
     except (StoreError, sdk.NoPermission, sdk.NoSuchMessage):
+        if not sight.is_limited:
+            raise
         raise sdk.NoSuchMessage(NO_SUCH_ID) from None
     if not sight.may_read(record.topic):
         raise sdk.NoSuchMessage(NO_SUCH_ID)
-    return record
-
-
-async def message_at(broker: Broker, offset: int) -> Record:
-    """The message at an offset of the log.
-
-    A queue must name it: what a body holds there may look like a record, too. Raises StoreError,
-    NoPermission, NoSuchMessage, Busy.
-    """
-    await broker.log.caught_up()
-    record = broker.store.get_message(PhyOffset(offset))
-    if is_reserved_topic(record.topic):
-        raise sdk.NoPermission(f"topic {record.topic!r} is reserved for the system")
-    named = broker.store.record_at(record.topic, record.queue_id, record.queue_offset)
-    if named is None or named.physical_offset != offset:
-        raise sdk.NoSuchMessage(f"no queue has a message at the offset {offset} of the log")
     return record
 
 
@@ -116,17 +99,17 @@ class Queries:
         """QUERY_MESSAGE. Raises UnknownTopic, NoPermission, BadRequest, Busy, Refused."""
         header = read_header(QueryRequest, request.fields)
         await self._broker.log.caught_up()
-        self._broker.admission.readable_topic(header.topic)
-        self._broker.admission.check_index()
-        lookups = self._broker.store.lookups
+        lookups = self._broker.lookups
+        lookups.check(header.topic)
+        found: list[Record] = []
         if header.unique:
-            found = lookups.all_by_unique_key(header.topic, header.key)
-        else:
-            if header.max_num < 0:
-                raise BadRequest(f"the field maxNum is {header.max_num}")
+            found = lookups.attempts(header.topic, header.key)
+        elif header.max_num < 0:
+            raise BadRequest(f"the field maxNum is {header.max_num}")
+        elif header.max_num and header.key and header.end_timestamp:
             count = min(header.max_num, MESSAGES_MAX)
-            times = max(0, header.begin_timestamp), header.end_timestamp
-            found = lookups.by_key(header.topic, header.key, count, *times) if count else []
+            times = header.begin_timestamp, header.end_timestamp
+            found = lookups.by_key(header.topic, header.key, count, *times)
         if not found:
             raise Refused(
                 ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"

@@ -74,7 +74,7 @@ def _sees(request: Command, facts: Facts) -> Needs:
     return sees_topic(named(request, "topic"), facts)
 
 
-def _reads_as_group(request: Command, facts: Facts) -> Needs:
+def _reads_as_group(request: Command, facts: Facts) -> list[Need]:
     group, topic = named(request, "consumerGroup"), named(request, "topic")
     return [*reads(topic, facts), group_sub(group)]
 
@@ -116,7 +116,7 @@ def _query(request: Command, facts: Facts) -> Needs:
 
 def _committed(request: Command, facts: Facts) -> Needs:
     group, topic = named(request, "consumerGroup"), named(request, "topic")
-    return [*sees_topic(topic, facts), sees_group(group)]
+    return [sees_group(group), *sees_topic(topic, facts)]
 
 
 def _heartbeat(request: Command, facts: Facts) -> Needs:
@@ -264,7 +264,7 @@ RULES: dict[int, Rule] = {
     RequestCode.QUERY_MESSAGE: Rule(_query, again=True),
     RequestCode.VIEW_MESSAGE_BY_ID: Rule(_anybody),  # of messages that the caller may read
     RequestCode.QUERY_CONSUMER_OFFSET: Rule(_committed),
-    RequestCode.UPDATE_CONSUMER_OFFSET: Rule(_reads_as_group),
+    RequestCode.UPDATE_CONSUMER_OFFSET: Rule(lambda *of: reversed(_reads_as_group(*of))),
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Rule(_sees),
     RequestCode.GET_MAX_OFFSET: Rule(_sees),
     RequestCode.GET_MIN_OFFSET: Rule(_sees),

@@ -31,11 +31,6 @@ class Peer(Protocol):
         """Call this once the client has taken the answer that is made now, or is gone."""
 
 
-def unknown_topic(topic: str) -> sdk.UnknownTopic:
-    """The error of a call about a topic that does not exist."""
-    return sdk.UnknownTopic(f"topic {topic[:255]!r} does not exist")
-
-
 class Verbs:
     """Methods that describe topics and groups. All raise DuologError."""
 
@@ -83,14 +78,6 @@ class _Call:
     def principal(self) -> Principal | None:
         """Whose request it is; None where the node has no users."""
         return PRINCIPAL.get()
-
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """None: the connection's requests say who sends them."""
-        return ()
-
-    def auth_context(self) -> dict[str, Iterable[bytes]]:
-        """Nothing, as for frames."""
-        return {}
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """Call this once the client has taken the answer, or is gone."""

@@ -38,6 +38,8 @@ HIDDEN = {
     "Access/PutRights": ("expected",),
     "Recovery/Recover": ("challenge", "password_hash", "mark"),
 }
+_OF_GROUPS: tuple[str, ...] = ("Admin/DeleteGroup", "Admin/PutGroup", "Admin/ResetGroup", "Groups")
+_OF_GROUPS += ("UpdateOffset", "GetOffset")  # RocketMQ's
 _RESOURCES = (("topic", "Topic"), ("group", "Group"), ("user", "User"), ("sink", "Group"))
 
 
@@ -51,9 +53,10 @@ def resource_of(method: str, request: Any) -> str:
     for message in getattr(request, "messages", ()):  # of RocketMQ's, all of one topic
         request = message
         break
-    request = getattr(request, "message_queue", request)
-    named = method.startswith(("Admin/DeleteGroup", "Admin/PutGroup", "Admin/ResetGroup", "Groups"))
-    order = (_RESOURCES[1], *_RESOURCES) if named else _RESOURCES
+    of_group = method.startswith(_OF_GROUPS)
+    if not of_group:
+        request = getattr(request, "message_queue", request)
+    order = (_RESOURCES[1], *_RESOURCES) if of_group else _RESOURCES
     for field, kind in order:
         name: Any = getattr(request, field, "")
         if isinstance(name, str) and name:

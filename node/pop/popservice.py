@@ -452,8 +452,12 @@ class PopService:
 
     # -- waiting -------------------------------------------------------------------------------
 
-    async def wait(self, request: PopRequest, deadline: float) -> list[Popped]:
+    async def wait(
+        self, request: PopRequest, deadline: float, may: Callable[[], bool] = lambda: True
+    ) -> list[Popped]:
         """Pop, but wait for messages; empty at the deadline (loop time).
+
+        may: whether it still may get some, once there are; where not, it ends with none.
 
         Raises Busy if too many wait, NotMaster if this node stops being the master.
         """
@@ -464,9 +468,11 @@ class PopService:
         with self._calls.one():
             line = self._line(request)
             self._watch(request, line)
-            return await self._wait_in(line, request, deadline)
+            return await self._wait_in(line, request, deadline, may)
 
-    async def _wait_in(self, line: Line, request: PopRequest, deadline: float) -> list[Popped]:
+    async def _wait_in(
+        self, line: Line, request: PopRequest, deadline: float, may: Callable[[], bool]
+    ) -> list[Popped]:
         found: list[Popped] = []
         woken = asyncio.Event()
         try:
@@ -478,6 +484,8 @@ class PopService:
                         await woken.wait()
                 except TimeoutError:
                     return []
+                if not may():
+                    return []
                 found = await self._scan(request)
                 if found:
                     return found
@@ -486,7 +494,7 @@ class PopService:
             if woken in line.waiting:
                 line.waiting.remove(woken)
             elif not found:
-                line.set()  # woken, but cancelled before its scan: wake the next one
+                line.set()  # woken, but ends before its scan: wake the next one
 
     async def _scan(self, request: PopRequest) -> list[Popped]:
         """Pop past all messages that do not match; other work runs in between."""

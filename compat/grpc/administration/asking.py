@@ -11,7 +11,6 @@ from duolog_server.compat.grpc.protocol.stubs import Code, Resource, Status, adm
 from duolog_server.compat.grpc.relay.calls import ANSWER_MARGIN_SECONDS, time_left
 from duolog_server.compat.grpc.relay.clients import Client, Clients, Questions
 from duolog_server.node.broker import Broker
-from duolog_server.node.service.lookups import Lookups
 from duolog_server.node.wirecodec import record_to_wire
 
 ASK_SECONDS = 10.0
@@ -26,7 +25,7 @@ class Asking:
         self._clients = clients
         self._questions = questions
         self._caught_up = broker.log.caught_up
-        self._lookups = Lookups(broker.core)
+        self._lookups = broker.lookups
 
     async def stack_trace(
         self, caller: Caller, request: admin.PrintThreadStackTraceRequest

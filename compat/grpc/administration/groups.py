@@ -16,7 +16,7 @@ from duolog_server.compat.grpc.protocol.names import (
 )
 from duolog_server.compat.grpc.protocol.stubs import Code, MessageQueue, Resource, admin, definition
 from duolog_server.node.api.timespans import time_span
-from duolog_server.node.api.verbs import Peer, Verbs, unknown_topic
+from duolog_server.node.api.verbs import Peer, Verbs
 from duolog_server.node.api.visibility import Sight
 from duolog_server.node.broker import Broker
 from duolog_server.node.consuming.offsets import offset_at
@@ -98,7 +98,7 @@ class Groups:
         async for name, resource in slices.each(topics.items()):
             topic = await self._verbs.topic(peer, name)
             if topic is None and is_named:
-                raise unknown_topic(name)
+                raise sdk.UnknownTopic(f"topic {name[:255]!r} does not exist")
             if topic is None:  # it was deleted meanwhile
                 continue
             async for queue in slices.each(topic.stats):

@@ -59,20 +59,13 @@ class Messages:
         if by == "message_id":
             rows = [by_id(self._lookups, topic, request.message_id)]
         else:
-            rows = self._by_key(topic, request)
+            begin_ms = ms_of(request.begin_timestamp, "begin_timestamp")
+            end_ms, most = ms_of(request.end_timestamp, "end_timestamp"), request.max_message_nums
+            rows = self._lookups.by_key(topic, request.message_key, most, begin_ms, end_ms)
         if request.HasField("queue_id"):
             rows = [row for row in rows if row.queue_id == request.queue_id]
         messages = [found(record_to_wire(row), request.topic) for row in rows]
         return admin.ListMessageResponse(status=OK, messages=messages)
-
-    def _by_key(self, topic: str, request: admin.ListMessageRequest) -> list[Record]:
-        return self._lookups.by_key(
-            topic,
-            request.message_key,
-            request.max_message_nums,
-            ms_of(request.begin_timestamp, "begin_timestamp"),
-            ms_of(request.end_timestamp, "end_timestamp"),
-        )
 
     async def send(
         self, caller: Caller, request: admin.AdminSendMessageRequest

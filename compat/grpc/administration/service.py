@@ -35,7 +35,6 @@ from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.api.visibility import Sight
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.growth import Totals
-from duolog_server.node.service.lookups import Lookups
 
 MINUTE = 60.0
 LEVELS = "the level is node.log_level in the node's file: edit it and restart the node"
@@ -88,7 +87,7 @@ class AdminService(rpc.AdminServicer):
         self._broker = broker = messaging.broker
         self._sight = parts.sight
         self._groups = Groups(broker, parts.verbs)
-        self._messages = Messages(broker, Lookups(broker.core), messaging.sender)
+        self._messages = Messages(broker, broker.lookups, messaging.sender)
         self._consumers = Consumers(broker)
         self._asking = Asking(broker, messaging.clients, messaging.questions)
         self._routes = JsonRoutes(broker)

@@ -40,10 +40,11 @@ class Commits:
     """Commits that are not stored yet."""
 
     def __init__(self, broker: Broker) -> None:
-        self._metadata = broker.metadata
+        self._offsets = broker.offsets
         self._gathered: dict[str, dict[QueueKey, int]] = {}
         self._count = 0
         broker.metadata.group_deleted.append(self._group_deleted)
+        broker.metadata.topic_deleted.append(self._topic_deleted)
 
     def note(self, group: str, key: QueueKey, offset: int) -> None:
         """A group commits an offset. Raises Busy where too many are not stored yet."""
@@ -57,6 +58,11 @@ class Commits:
     def _group_deleted(self, group: str) -> None:
         """Forget a deleted group's commits: they are not for a new one of its name."""
         self._count -= len(self._gathered.pop(group, {}))
+
+    async def _topic_deleted(self, topic: str, _: dict[int, int]) -> None:
+        """The same of a deleted topic."""
+        for group, queues in list(self._gathered.items()):
+            self._forget(group, {key: at for key, at in queues.items() if key[0] == topic})
 
     def newest(self, group: str, key: QueueKey) -> int:
         """The offset that is not stored yet; -1 for none."""
@@ -80,11 +86,8 @@ class Commits:
     async def _store(self, group: str, queues: dict[QueueKey, int]) -> None:
         if not queues:
             return
-        offsets: dict[str, dict[int, int]] = {}
-        for (topic, queue_id), offset in queues.items():
-            offsets.setdefault(topic, {})[queue_id] = offset
         try:
-            await self._metadata.commit(group, offsets)
+            await self._offsets.commit(group, queues)
         except sdk.DuologError as error:
             log.debug("offsets were not committed", group=group, reason=str(error))
         self._forget(group, queues)
@@ -200,30 +203,28 @@ class Offsets:
 
     async def end(self, request: Command) -> Command:
         """GET_MAX_OFFSET, GET_MIN_OFFSET."""
-        header = read_header(QueueRequest, request.fields)
-        await self._broker.log.caught_up()
-        self._check_place((header.topic, header.queue_id))
         last = request.code == RequestCode.GET_MAX_OFFSET
         at = Start.LATEST if last else Start.EARLIEST
-        return self._at(request, header.topic, header.queue_id, at)
+        return await self._at(request, read_header(QueueRequest, request.fields), at)
 
     async def search(self, request: Command) -> Command:
         """SEARCH_OFFSET_BY_TIMESTAMP."""
         header = read_header(SearchOffsetRequest, request.fields)
-        await self._broker.log.caught_up()
-        self._check_place((header.topic, header.queue_id))
-        return self._at(request, header.topic, header.queue_id, max(0, header.timestamp))
+        return await self._at(request, header, max(0, header.timestamp))
 
     async def earliest(self, request: Command) -> Command:
         """GET_EARLIEST_MSG_STORETIME: -1 for an empty queue."""
         header = read_header(QueueRequest, request.fields)
-        key = header.topic, header.queue_id
         await self._broker.log.caught_up()
-        self._check_place(key)
+        key = self._check_place((header.topic, header.queue_id))
         first = self._core.store.queue_range(*key)[0]
         time_ms = self._core.positions.store_time(*key, first)
         return request.answer(0, fields={"timestamp": str(time_ms)})
 
-    def _at(self, request: Command, topic: str, queue_id: int, at: Start | int) -> Command:
-        offset = offset_at(self._core, topic, queue_id, at)
+    async def _at(
+        self, request: Command, place: QueueRequest | SearchOffsetRequest, at: Start | int
+    ) -> Command:
+        await self._broker.log.caught_up()
+        key = self._check_place((place.topic, place.queue_id))
+        offset = offset_at(self._core, *key, at)
         return request.answer(0, fields={"offset": str(offset)})

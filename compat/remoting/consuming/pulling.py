@@ -19,7 +19,7 @@ from duolog_server.compat.remoting.members import Members
 from duolog_server.compat.remoting.port.dispatcher import Peer
 from duolog_server.compat.remoting.refusals import Refused
 from duolog_server.node.broker import Broker
-from duolog_server.node.consuming.longpoll import check_place, poll, within_room
+from duolog_server.node.consuming.longpoll import poll, within_room
 from duolog_server.node.consuming.reading import Selection
 from duolog_server.node.filters.sqlfilter import SqlFilter
 from duolog_server.node.filters.tagfilter import BadFilter, MessageFilter, TagFilter
@@ -86,9 +86,8 @@ class Pulling:
         """PULL_MESSAGE, LITE_PULL_MESSAGE. Raises what refusals know."""
         header = read_header(PullRequest, request.fields)
         await self._broker.log.caught_up()
-        key = (header.topic, header.queue_id)
-        queues = self._core.admission.readable_queue(*key).queues
-        check_place(key, queues, max(0, header.queue_offset))
+        place, start = (header.topic, header.queue_id), header.queue_offset
+        key = self._broker.offsets.check_place(place, max(0, start))
         chosen = self._filter(peer, header)
         if header.max_msg_nums < 0:
             raise BadRequest(f"the field maxMsgNums is {header.max_msg_nums}")
@@ -103,7 +102,7 @@ class Pulling:
         lite = request.code == RequestCode.LITE_PULL_MESSAGE
         await self._offsets.begin_at(peer, header.consumer_group, key, header.queue_offset, lite)
         who = Who.at(name_of_caller(), peer.host.address)
-        reader, start = self._broker.reader, header.queue_offset
+        reader = self._broker.reader
         seconds = self._wait_seconds(header)
         deadline = asyncio.get_running_loop().time() + seconds
         is_held = bool(seconds) and not header.sys_flag & HAS_SUBSCRIPTION

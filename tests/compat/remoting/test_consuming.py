@@ -20,6 +20,7 @@ from duolog_server.compat.remoting.port.connection import Connection
 from duolog_server.node.core import turnbudget
 from duolog_server.serve.server import Node
 from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.queueends import QueueKey
 from tests.compat.remoting.client import Remoting, connected, records
 from tests.compat.remoting.forged import forged
 from tests.known import known
@@ -355,22 +356,41 @@ async def test_many_commits_at_once_are_stored(node: Node, remoting: Remoting) -
 
 
 async def test_of_a_group_that_is_deleted_while_its_commits_are_stored_the_rest_is_not() -> None:
-    stored: list[dict[str, dict[int, int]]] = []
+    stored: list[dict[QueueKey, int]] = []
     deleted: list[Callable[[str], None]] = []
 
-    async def commit(group: str, offsets: dict[str, dict[int, int]]) -> None:
+    async def commit(group: str, offsets: dict[QueueKey, int]) -> None:
         stored.append(offsets)
         if len(stored) == 1:
             deleted[0](group)
             commits.note(group, ("T", TOGETHER_MAX), 5)  # by the one that is made again
 
-    metadata = SimpleNamespace(commit=commit, group_deleted=deleted)
-    commits = Commits(cast(Any, SimpleNamespace(metadata=metadata)))
+    metadata = SimpleNamespace(group_deleted=deleted, topic_deleted=[])
+    offsets = SimpleNamespace(commit=commit)
+    commits = Commits(cast(Any, SimpleNamespace(metadata=metadata, offsets=offsets)))
     for queue_id in range(TOGETHER_MAX + 2):
         commits.note("g", ("T", queue_id), 100)
     await commits.store()
-    assert stored[1:] == [{"T": {TOGETHER_MAX: 5}}]
+    assert stored[1:] == [{("T", TOGETHER_MAX): 5}]
     assert commits._count == 0
+
+
+async def test_of_a_topic_that_is_deleted_before_its_commits_are_stored_the_next_one_has_none(
+    node: Node, remoting: Remoting
+) -> None:
+    await filled(remoting, 3)
+    await reads(remoting)
+    metadata = broker_of(node).metadata
+    config = metadata.topics["T"]
+    metadata.auto_create("U", 1)
+    update = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 3}
+    for topic in ("T", "U"):
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
+        assert (await remoting.ask(code, {**update, "topic": topic})).code == 0
+    await metadata.delete_topic("T")
+    await metadata.put_topic(config)
+    await until(lambda: metadata.tables.committed("g", "U", 0) == 3)
+    assert metadata.tables.committed("g", "T", 0) < 0
 
 
 async def test_a_pull_commits_as_well(remoting: Remoting) -> None:

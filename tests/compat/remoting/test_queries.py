@@ -2,6 +2,7 @@
 
 import json
 
+import duolog
 import pytest
 
 from duolog_server.compat.remoting.codec.bodies import LockBatch, QueueName, read_locks
@@ -57,6 +58,11 @@ async def test_a_message_is_found_by_its_place(node: Node, remoting: Remoting) -
     within = {"offset": await forged(node, remoting)}
     refused = await remoting.ask(RequestCode.VIEW_MESSAGE_BY_ID, within)
     assert (refused.code, refused.body) == (ResponseCode.QUERY_NOT_FOUND, b"")
+    inside = sent.fields["msgId"][:16] + f"{within['offset']:016X}"
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        assert await client.admin.find(message_id=sent.fields["msgId"])
+        with pytest.raises(duolog.NoSuchMessage):
+            await client.admin.find(message_id=inside)
     note = known(broker_of(node).store.record_at("DUOLOG_SYS_METADATA", 0, QueueOffset(0)))
     fields = {"offset": note.physical_offset}
     refused = await remoting.ask(RequestCode.VIEW_MESSAGE_BY_ID, fields)
