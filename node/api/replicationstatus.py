@@ -92,6 +92,7 @@ def _add_election(status: wire.ReplicationStatus, machine: Failover, now: int) -
     if guarantee is not None:
         status.guarantee.update(guarantee.settings())
     status.unreachable.update({name: str(why) for name, why in machine.unreachable.items()})
+    status.down.update(machine.view.down)
     if state is None:
         return
     status.sync_state_set.extend(sorted(replica.node for replica in state.sync_state_set))
@@ -131,7 +132,7 @@ def group_route(name: str, view: View) -> wire.GroupRoute:
     if master is not None:
         route.master, route.master_endpoint = master.replica.node, master.endpoint
     members = state.sync_state_set if state is not None else frozenset()
-    names = {replica.node for replica in members} | set(view.replicas)
+    names = view.replicas.keys() | view.down.keys()
     for node in sorted(names):
         found = view.replicas.get(node)
         route.replicas.add(
@@ -147,17 +148,17 @@ def add_routed(reply: wire.ClusterStatusReply, routes: Mapping[str, View]) -> No
     """Add the nodes to a cluster status that are known from the registry only."""
     known = {(node.replication.group, node.name) for node in reply.nodes}
     for name, view in routes.items():
-        route = group_route(name, view)
+        route, down = group_route(name, view), view.down
         for row in route.replicas:
             if (name, row.node) in known:
                 continue
-            role = ("MASTER" if row.node == route.master else "SLAVE") if row.endpoint else "DOWN"
+            replication = wire.ReplicationStatus(group=name, epoch=route.epoch)
+            role, listen = "MASTER" if row.node == route.master else "SLAVE", row.endpoint
+            if row.node in down:
+                role = replication.state = "DOWN"
+                replication.down[row.node] = down[row.node]
+                last = view.members.get(row.node)
+                listen = last.last.endpoint if last is not None else ""
             reply.nodes.add(
-                name=row.node,
-                role=role,
-                listen=row.endpoint,
-                stale=True,
-                replication=wire.ReplicationStatus(
-                    group=name, epoch=route.epoch, state="" if row.endpoint else "DOWN"
-                ),
+                name=row.node, role=role, listen=listen, stale=True, replication=replication
             )

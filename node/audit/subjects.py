@@ -13,6 +13,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     "Admin/ResetGroup": ("group", "topic", "offset", "time", "start"),
     "Admin/Failover": ("node", "epoch"),
     "Admin/Drain": ("node", "undo"),
+    "Admin/Forget": ("node",),
     "Admin/SetGuarantee": ("setting", "value"),
     "Admin/ElectUnclean": ("epoch",),
     "Admin/PutQuota": (

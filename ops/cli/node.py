@@ -137,6 +137,10 @@ def _replication(status: "NodeStatus") -> dict[str, object]:
             "in_sync_replicas": part.in_sync_replicas,
             "slaves": [slave.name for slave in part.slaves],
         }
+    if part.role:
+        facts["down"] = [
+            f"{name} since {iso(at_ms)}" if at_ms else name for name, at_ms in part.down.items()
+        ]
     if part.lease_seconds:
         facts["lease_seconds"] = part.lease_seconds
         if part.lease_asked_seconds != part.lease_seconds:  # etcd has a minimum

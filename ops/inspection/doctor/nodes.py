@@ -15,6 +15,7 @@ from duolog_server.ops.inspection.doctor.findings import (
     replica_of,
 )
 from duolog_server.ops.inspection.doctor.replication import of_replication
+from duolog_server.ops.inspection.times import iso
 from duolog_server.store.directories import LOG
 
 DISPATCH_BYTES = 16 << 20
@@ -42,7 +43,8 @@ def of_node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
         )
     if node.stale:
         if not drained and node.listen not in seen.refusing:
-            yield down(where, f"it does not answer{at}", elects(members_of(seen, group)))
+            since = f", and is down since {iso(node.down_since_ms)}" if node.down_since_ms else ""
+            yield down(where, f"it does not answer{at}{since}", elects(members_of(seen, group)))
         return
     if (group, node.name) in seen.unreachable:
         yield Finding(
@@ -139,7 +141,12 @@ def down(where: str, what: str, elected: bool) -> Finding:
         "node-down",
         where,
         what,
-        "start it with its old directory" + (", or drain it if it stays away" if elected else ""),
+        "start it with its old directory"
+        + (
+            ", drain it if it stays away, or run `duolog cluster forget` if it never comes back"
+            if elected
+            else ""
+        ),
         "node-down",
     )
 

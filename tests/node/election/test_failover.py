@@ -467,6 +467,58 @@ async def test_every_node_answers_for_the_whole_cluster(voters: Voters) -> None:
             assert not any(row.stale for row in status.nodes)
 
 
+async def test_a_member_that_is_gone_is_down_in_every_view_until_it_is_forgotten(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failover, "ROLL_SECONDS", 0.02)
+    await voters.start_all()
+    gone = next(name for name in "abc" if name != name_of(voters.the_leader()))
+    endpoint = f"127.0.0.1:{voters.nodes[gone].port}"
+    async with voters.client() as client:
+        with pytest.raises(duolog.BadRequest, match=f"cannot forget {gone}: it is alive at"):
+            await client.admin.forget(gone)
+    before_ms = time.time_ns() // 1_000_000
+    await voters.stop(gone)
+    for name in sorted(voters.nodes):  # each node learns of it in its own time
+        async with voters.client(name) as client:
+
+            async def noted(client: duolog.Client = client) -> bool:
+                return bool((await client.admin.node_status()).replication.down.get(gone))
+
+            await until(noted)
+            seen = await look(client, ())
+            (row,) = (node for node in seen.nodes if node.name == gone)
+            assert (row.role, row.listen) == ("DOWN", endpoint)
+            assert before_ms - 1000 <= row.down_since_ms <= time.time_ns() // 1_000_000
+            assert str(row_of("c", row)["reason"]).startswith("since 20")
+            (told,) = (one for one in diagnose(seen) if one.cause == "node-down")
+            assert f"it does not answer at {endpoint}, and is down since 20" in told.what
+
+    async def has_left() -> bool:
+        return gone not in voters.members()
+
+    await until(has_left)
+    since_ms = row.down_since_ms
+    for name in list(voters.nodes):  # it is not forgotten with those that saw it
+        await voters.stop(name)
+    for name in "abc":
+        if name != gone:
+            await voters.start(name)
+    await voters.whole()
+    async with voters.client() as client:
+        assert (await client.admin.node_status()).replication.down == {gone: since_ms}
+        await client.admin.forget(gone)
+        await until(
+            lambda: all(not service(n).routes["broker-a"].down for n in voters.nodes.values())
+        )
+        (group,) = (await client.admin.route()).groups
+        assert gone not in {replica.node for replica in group.replicas}
+        with pytest.raises(duolog.BadRequest, match=f"node '{gone}' is not in the group"):
+            await client.admin.forget(gone)
+    await voters.start(gone)
+    await voters.whole()
+
+
 async def test_a_group_of_one_opens_itself_tells_its_lease_and_ends_on_odd_answers(
     voters: Voters,
 ) -> None:
