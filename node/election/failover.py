@@ -591,6 +591,11 @@ class FailoverService:
         known = state.epoch if state is not None else 0
         if 0 < epoch < known:
             return state
+        if epoch > known and self.machine.role is Role.LEADING:  # no later one can have begun
+            raise sdk.BadRequest(
+                f"epoch {epoch} has not begun: group {self._keys.group} is in epoch {known}; see "
+                "`cluster status`"
+            )
         if epoch > known:
             raise sdk.NotMaster("this node is not the master", *self._known_master())
         self._check_leads()

@@ -172,13 +172,15 @@ async def probe(client: "Client", status: "NodeStatus", timeout: float) -> str:
 
 def problems_of(status: "NodeStatus") -> list[str]:
     """Problems that a node reports about itself."""
-    from duolog_server.ops.inspection.doctor.nodes import OTHERS_FILL, others_fill
+    from duolog_server.ops.inspection.doctor.nodes import OTHERS_FILL, audit_problem, others_fill
 
     problems = [*status.flags]
     if status.fence_reason:
         problems.append(status.fence_reason)
     if others_fill(status):
         problems.append(f"the disk is {status.disk_used_ratio:.0%} full: {OTHERS_FILL}")
+    if unwritten := audit_problem(status):
+        problems.append(unwritten)
     if status.corrupt_ranges:
         problems.append(f"{status.corrupt_ranges} corrupt ranges in the commit log")
     part = status.replication

@@ -87,6 +87,17 @@ def of_node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             "start them, or repair the network path to them: see `name server: not "
             "registered` with the reason. Clients that know only those may not find it",
         )
+    unwritten = audit_problem(node)
+    if unwritten:
+        yield Finding(
+            WARNING,
+            "audit-unwritten",
+            where,
+            unwritten,
+            "make room on the disk of audit.file, or let the node write there; its log says why: "
+            "`cannot write the audit log`",
+            "audit-lost",
+        )
     unsafe = node.parts.get("unsafe_settings", 0)
     if unsafe:
         yield Finding(
@@ -149,6 +160,17 @@ def down(where: str, what: str, elected: bool) -> Finding:
         ),
         "node-down",
     )
+
+
+def audit_problem(node: NodeStatus) -> str:
+    """What is wrong with a node's audit log; empty: nothing."""
+    waiting, lost = (node.parts.get(f"audit_{name}", 0) for name in ("waiting", "lost"))
+    found = []
+    if node.parts.get("audit_unwritable", 0):
+        found.append(f"its audit log cannot be written to audit.file: {waiting} entries wait")
+    if lost:
+        found.append(f"entries of its audit log that were lost since it started: {lost}")
+    return "; ".join(found)
 
 
 def others_fill(node: NodeStatus) -> bool:

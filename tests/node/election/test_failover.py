@@ -173,6 +173,8 @@ async def test_a_switch_to_a_named_node_and_to_one_that_is_not_there(voters: Vot
     async with voters.client() as client:
         with pytest.raises(duolog.BadRequest, match="cannot take over"):
             await client.admin.failover("z")
+        with pytest.raises(duolog.BadRequest, match="epoch 99 has not begun: group broker-a is in"):
+            await client.admin.failover(target, epoch=99)  # an error of the master: it is audited
         await client.admin.failover(target)
         await until(lambda: voters.leader is voters.nodes[target])
         await client.admin.failover(target)  # it is
