@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.ha.failover import Failover, Role
+from duolog_server.ha.failover import Role
 from duolog_server.ha.groupstate import View
 from duolog_server.node.broker import Broker
+from duolog_server.node.election.failover import FailoverService
 
 LOG_EPOCHS_MAX = 16  # reported of a log
 
@@ -71,21 +72,22 @@ def replication_status(broker: Broker) -> wire.ReplicationStatus:
                 unled_ms=led.began.unled_ms,
             )
     if broker.failover is not None:
-        _add_election(status, broker.failover.machine, now)
+        _add_election(status, broker.failover, now)
         status.lease_seconds = broker.failover.lease_seconds
         status.lease_asked_seconds = broker.failover.lease_asked_seconds
         status.renewal_ms_max = broker.failover.renewal_ms_max
     return status
 
 
-def _add_election(status: wire.ReplicationStatus, machine: Failover, now: int) -> None:
+def _add_election(status: wire.ReplicationStatus, failover: FailoverService, now: int) -> None:
     """Add what a node that can be elected knows about its group."""
+    machine = failover.machine
     status.role = machine.role.value
     status.elections = machine.elections
     status.lease_left_ms = max(0, machine.deadline_ms - now)
     # Without a master, the machine knows the reason; how the last stream ended is irrelevant.
     standing = machine.role is Role.STANDING
-    reason = machine.reason if standing else status.reason or machine.reason
+    reason = failover.standing_reason if standing else status.reason or machine.reason
     status.reason = "; ".join(filter(None, (machine.notice, reason)))
     status.epoch = max(status.epoch, machine.last_epoch)
     state, guarantee = machine.view.state, machine.view.guarantee

@@ -190,6 +190,13 @@ class FailoverService:
         return self._keeper.ttl_seconds
 
     @property
+    def standing_reason(self) -> str:
+        """Why this node neither leads nor follows; what it read before etcd went away is old."""
+        if self._unread:
+            return f"the registry does not answer ({self._unread}): see whether etcd runs"
+        return self.machine.reason
+
+    @property
     def renewal_ms_max(self) -> int:
         """How long the slowest of the last renewals took."""
         return self._keeper.renewal_ms_max

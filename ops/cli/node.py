@@ -62,7 +62,7 @@ def start(
         ),
     ] = None,
 ) -> None:
-    """Run a node in the foreground until SIGTERM or SIGINT."""
+    """Run a node in the foreground until SIGTERM, SIGINT or SIGHUP."""
     gc.disable()  # a start makes hundreds of thousands of objects that stay; serve() enables it
     import duolog_server.node.runtime.logs  # noqa: F401 - before others import structlog
     from duolog_server.node.net.grpc.options import poll_channels_in_one_thread

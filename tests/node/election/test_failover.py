@@ -30,6 +30,7 @@ from duolog_server.ha.mandate import Mandate
 from duolog_server.ha.membership import Membership
 from duolog_server.ha.registry import Delete, Grant, RegistryUnavailable, Snapshot, Transaction
 from duolog_server.node.api.native import appends_of
+from duolog_server.node.api.replicationstatus import replication_status
 from duolog_server.node.core import admission
 from duolog_server.node.election import failover
 from duolog_server.node.election.failover import FailoverService
@@ -99,6 +100,9 @@ class Voters:
     def the_leader(self) -> Node:
         assert self.leader is not None
         return self.leader
+
+    def the_node(self, part: FailoverService) -> Node:
+        return next(node for node in self.nodes.values() if node.failover is part)
 
     def members(self) -> set[str]:
         view = service(self.the_leader()).machine.view
@@ -1096,6 +1100,9 @@ async def test_a_change_by_an_operator_whose_answer_was_lost_is_repeated_or_unkn
             await client.admin.set_guarantee("ack", "durable")
         with pytest.raises(duolog.NotMaster, match="see whether etcd runs"):
             await client.admin.failover(other)
+        part.machine.reason = "waiting for its own older lock to end"  # as it was read before
+        status = replication_status(broker_of(voters.the_node(part)))
+        assert status.reason.endswith("see whether etcd runs")
 
 
 async def test_a_group_that_promises_synced_puts_does_so_on_every_master(voters: Voters) -> None:
