@@ -2,19 +2,21 @@
 
 | change | builds on |
 |--------|-----------|
-| register, tell | nothing: a node's registration, its room and its reach are its own |
+| register, tell | nothing: what a node tells of itself is its own |
 | claim | its start and the state as they were read |
 | elect | the state as it was read, no lock, its own start |
 | set_members, hand_over | the state as it was read, and the lock of this very mastership |
 | promise | the same, and the guarantee as it was read |
+| call_roll, forget | the members' records as they were read; that a forgotten one does not live |
 | depose | the state and the lock as they were read |
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from duolog_server.ha.groupstate import (
     GroupState,
     Keys,
+    Member,
     Registration,
     Unreachable,
     View,
@@ -36,9 +38,10 @@ class GroupChanges:
 
     def register(self, has_room: bool, unreachable: Unreachable) -> Transaction:
         """Say that this node lives, and where, and what else it tells."""
-        key = self.keys.replica(self.me.replica.node)
-        told = self.tell(has_room, unreachable).changes
-        return Transaction((), (Put(key, self.me.to_bytes(), self.lease), *told))
+        node = self.me.replica.node
+        here = Put(self.keys.replica(node), self.me.to_bytes(), self.lease)
+        member = Put(self.keys.member(node), Member(self.me).to_bytes())
+        return Transaction((), (here, member, *self.tell(has_room, unreachable).changes))
 
     def tell(self, has_room: bool, unreachable: Unreachable) -> Transaction:
         """Report this node's free disk space and the nodes that it cannot reach, while it lives."""
@@ -116,3 +119,32 @@ class GroupChanges:
     def _mastership(self) -> tuple[Check, ...]:
         """The state is as it was read, and the lock is still this mastership's."""
         return (self._state(), self._lock())
+
+
+def call_roll(keys: Keys, view: View, wall_ms: int) -> Transaction | None:
+    """Record since when a member is not registered, and nodes of v0.1.0; None: nothing is new.
+
+    Any node may do it: of several that do at once, one succeeds.
+    """
+    checks: list[Check] = []
+    changes: list[Put | Delete] = []
+    for node in sorted(view.replicas.keys() | view.members.keys()):
+        row, known = view.replicas.get(node), view.members.get(node)
+        if row is not None:
+            now = Member(row)
+        else:
+            assert known is not None, "of one of both"
+            now = known if known.down_since_ms else replace(known, down_since_ms=wall_ms)
+        if now != known:
+            checks.append(Check(keys.member(node), known.revision if known is not None else 0))
+            changes.append(Put(keys.member(node), now.to_bytes()))
+    return Transaction(tuple(checks), tuple(changes)) if changes else None
+
+
+def forget(keys: Keys, view: View, node: str) -> Transaction:
+    """Remove a member that does not live and that puts do not wait for.
+
+    Its starts stay: by them, an older copy of its directory is known for one.
+    """
+    checks = (Check(keys.replica(node), 0), Check(keys.state, view.state_revision))
+    return Transaction(checks, (Delete(keys.member(node)), Delete(keys.drained(node))))

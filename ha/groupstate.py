@@ -5,6 +5,7 @@
 | state | - | epoch, master, SyncStateSet, version; one key, changed by transaction only |
 | lock | the master's lease | who is the master now; gone: elect |
 | replica/NODE | NODE's lease | that it lives: incarnation, addresses |
+| member/NODE | - | where it was last registered, since when it is not; until it is forgotten |
 | drained/NODE | - | it must not become the master, nor count for puts |
 | room/NODE | NODE's lease | its disk has room for what a full master cannot store |
 | reach/NODE | NODE's lease | whose replication addresses it cannot reach; none: it reaches all |
@@ -14,6 +15,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -161,6 +163,33 @@ class Registration:
             raise BadState(f"cannot read a registration: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The member key: a node that belongs to the group, whether or not it lives.
+
+    down_since_ms: wall clock of the node that first found it not registered; 0: it is, or was when
+    somebody looked last.
+    """
+
+    last: Registration
+    down_since_ms: int = 0
+    revision: int = field(default=0, compare=False)  # to check
+
+    def to_bytes(self) -> bytes:
+        """As JSON."""
+        value = {**json.loads(self.last.to_bytes()), "downSinceMs": self.down_since_ms}
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_row(cls, row: Row) -> "Member":
+        """Raises BadState."""
+        last = Registration.from_bytes(row.value)
+        try:
+            return cls(last, int(json.loads(row.value)["downSinceMs"]), row.mod_revision)
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadState(f"cannot read a member: {error}") from error
+
+
 def cluster_prefix(cluster: str) -> str:
     """All keys of a cluster."""
     return f"{ROOT}/{cluster}/"
@@ -196,6 +225,10 @@ class Keys:
     def replica(self, node: str) -> str:
         """The registration of a live node."""
         return f"{self.prefix}replica/{node}"
+
+    def member(self, node: str) -> str:
+        """The record of a node that belongs to the group; nodes of v0.1.0 write none."""
+        return f"{self.prefix}member/{node}"
 
     def drained(self, node: str) -> str:
         """The mark of a drained node."""
@@ -267,6 +300,17 @@ class View:
     guarantee_revision: int = 0
     rooms: Mapping[str, int] = field(default_factory=dict)  # leases of nodes whose disk has room
     reach: Mapping[str, Unreachable] = field(default_factory=dict)  # by the live node that tells it
+    members: Mapping[str, Member] = field(default_factory=dict)
+
+    @property
+    def down(self) -> dict[str, int]:
+        """The members that are not registered, and since when (wall ms); 0: not known."""
+        in_set = self.state.sync_state_set if self.state is not None else frozenset()
+        names = {replica.node for replica in in_set} | self.members.keys()
+        return {
+            node: self.members[node].down_since_ms if node in self.members else 0
+            for node in sorted(names - self.replicas.keys())
+        }
 
     def unreached_by(self, node: str) -> dict[str, Unreached]:
         """What other live nodes found who cannot reach a node where it is registered now."""
@@ -328,8 +372,12 @@ def view_of(snapshot: Snapshot, keys: Keys) -> View:
     replicas: dict[str, Registration] = {}
     leases: dict[str, int] = {}
     start, drained, room = keys.replica(""), keys.drained(""), keys.room("")
-    reach = keys.reach("")
+    reach, member = keys.reach(""), keys.member("")
+    members: dict[str, Member] = {}
     for key, row in snapshot.rows.items():
+        if key.startswith(member):
+            with suppress(BadState):  # of another version: shown once it is written anew
+                members[key[len(member) :]] = Member.from_row(row)
         if not key.startswith(start):
             continue
         try:
@@ -355,6 +403,7 @@ def view_of(snapshot: Snapshot, keys: Keys) -> View:
             for k, row in snapshot.rows.items()
             if k.startswith(reach) and leases.get(k[len(reach) :]) == row.lease
         },
+        members,
     )
 
 

@@ -6,7 +6,6 @@ import ctypes
 import gc
 import importlib
 import ipaddress
-import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -39,12 +38,13 @@ from duolog_server.node.net.grpc.server import serve as grpc_server
 from duolog_server.node.net.methods import Methods
 from duolog_server.node.net.tls import ClientTls
 from duolog_server.node.replication.masterstream import ReplicationService
-from duolog_server.node.runtime.cautions import cautions
+from duolog_server.node.runtime.cautions import EVERY_ADDRESS, cautions, unreached
 from duolog_server.node.runtime.config import Config, ConfigError, without_login
 from duolog_server.node.runtime.consoleprocess import ConsoleOptions, ConsoleProcess
 from duolog_server.node.runtime.logs import configure_logging
 from duolog_server.node.runtime.memory import keep_trimmed
 from duolog_server.node.runtime.openfiles import connections_that_fit, raise_limit
+from duolog_server.node.runtime.stops import on_stop
 from duolog_server.node.runtime.storemaking import disk_of, make_store
 from duolog_server.store.errors import StoreError
 from duolog_server.store.record import Host
@@ -82,9 +82,6 @@ SERVICES = (
 )
 
 
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # of those that stand for every address
-
-
 def store_host_of(listen: str) -> Host:
     """The address that message ids carry."""
     host, _, port = listen.rpartition(":")
@@ -96,7 +93,7 @@ def store_host_of(listen: str) -> Host:
             address = socket.gethostbyname(host)
         except OSError:
             address = "127.0.0.1"
-    return Host(_LOOPBACK.get(address, address), int(port))
+    return Host(EVERY_ADDRESS.get(address, address), int(port))
 
 
 def _add_port(
@@ -655,11 +652,11 @@ async def serve(config: Config) -> int:
     gc.disable()  # a start makes millions of objects that stay: looking for garbage finds none
     for reason in cautions(config):
         log.warning("insecure setting", reason=reason)
+    for reason in unreached(config):
+        log.warning("clients may not find this node", reason=reason)
     node = Node(config)
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    on_stop(stop.set)
     try:
         await node.start()
     except (StoreError, OSError, ListenError, ConfigError) as error:

@@ -38,7 +38,9 @@ Names of events and fields stay the same between versions, or the changelog says
 `event`. At most {LINES_MAX} lines of one event are written in {SPAN_SECONDS:.0f} s (`debug` is not
 limited). The last of them has a field `more`; the first line after that time says with `left_out`
 how many are missing. Lines that a full disk of the log did not take are lost: the next line that it
-takes says with `lost_lines` how many. No line has the body of a message from a client, or a secret.
+takes says with `lost_lines` how many; the same goes for a pipe whose reader has ended. There is no
+file to open anew: SIGHUP ends a node as SIGTERM does, unless it was started by `nohup`. No line has
+the body of a message from a client, or a secret.
 
 ```json
 {{"epoch": 3, "event": "elected", "level": "info", "timestamp": "2026-01-31T12:00:00.000000Z", ...}}

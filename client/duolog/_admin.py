@@ -54,6 +54,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 T = TypeVar("T")
 Asking = Callable[[stubs.AdminStub, float], Awaitable[T]]  # a call, and the seconds that are left
 MASTER_SECONDS = 2.0
+DOWN_SECONDS = 0.5
 LIMITS = frozenset(field.name for field in fields(Quota)) - {"subject"}
 
 
@@ -649,6 +650,15 @@ class Admin:
         request = wire.DrainRequest(node=node, undo=undo)
         await self._ask(lambda admin, left: admin.Drain(request, timeout=left))
 
+    async def forget(self, node: str) -> None:
+        """Remove a node that is down for good from its group; status and diagnosis name it no more.
+
+        A node of that name that starts again is a member again. Raises BadRequest where it lives,
+        or is in the SyncStateSet.
+        """
+        request = wire.ForgetRequest(node=node)
+        await self._ask(lambda admin, left: admin.Forget(request, timeout=left))
+
     async def set_guarantee(self, setting: str, value: str) -> Mapping[str, str]:
         """Set what puts of the group are promised, whichever node leads; all settings as they are.
 
@@ -695,14 +705,22 @@ class Admin:
         runtime = self._router.runtime
         answers = await all_of(*(_cluster_as_told_by(at, runtime) for at in masters))
         told = joined([first, *(answer for answer in answers if answer is not None)])
-        unanswered = [node.listen for node in told.nodes if node.stale and node.listen]
         own = await all_of(
-            *(status_or_refusal(endpoint, MASTER_SECONDS, runtime) for endpoint in unanswered)
+            *(
+                status_or_refusal(node.listen, patience_with(node, MASTER_SECONDS), runtime)
+                for node in told.nodes
+                if node.stale and node.listen
+            )
         )
         alone = [
             ClusterStatus(told.cluster, (node,)) for node in own if isinstance(node, NodeStatus)
         ]
         return joined([told, *alone])
+
+
+def patience_with(node: NodeStatus, seconds: float) -> float:
+    """How long to wait for a node's answer: one that is down may only have lost the registry."""
+    return min(seconds, DOWN_SECONDS) if node.is_down else seconds
 
 
 class _Deletion:

@@ -353,6 +353,8 @@ class ReplicationStatus:
             is not recorded yet, or the node is of an older version.
         unreachable: elected groups: the nodes that it cannot reach at their replication addresses,
             where they would have to be followed if they led: the address, and why.
+        down: elected groups: the members that have no lease, and since when (ms since 1970; 0: not
+            known). Of a node that another one tells of: itself, if it is one of them.
     """
 
     group: str = ""
@@ -383,6 +385,7 @@ class ReplicationStatus:
     rocketmq_slaves: tuple[RocketmqSlaveStatus, ...] = ()
     guarantee: Mapping[str, str] = field(default_factory=dict)
     unreachable: Mapping[str, str] = field(default_factory=dict)
+    down: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +413,7 @@ class NodeStatus:
     Attributes:
         name: its name in its replica group.
         role: ASYNC_MASTER, SYNC_MASTER or SLAVE; MASTER or DOWN where another node tells of it.
+            DOWN: it has no lease in the registry, and did not answer.
         version: of its program.
         listen: HOST:PORT of its client API.
         data: path of its store.
@@ -486,6 +490,16 @@ class NodeStatus:
     def is_master(self) -> bool:
         """Whether it is a master, of whichever kind."""
         return self.role.endswith("MASTER")
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it is a member that does not live, as far as the others know."""
+        return self.role == "DOWN"
+
+    @property
+    def down_since_ms(self) -> int:
+        """Since when it is down (ms since 1970); 0: it is not, or that is not known."""
+        return self.replication.down.get(self.name, 0) if self.is_down else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,7 @@ METHODS = (
     "Admin/ListHalves",
     "Admin/DecideHalf",
     "Admin/SetGuarantee",
+    "Admin/Forget",
 )
 PATHS = tuple(f"/duolog.v1.{method}" for method in METHODS)
 NUMBERS = {path: number for number, path in enumerate(PATHS) if number}

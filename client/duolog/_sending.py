@@ -252,7 +252,7 @@ class _Delivery:
         loop = asyncio.get_running_loop()
         batch, request, topics = self._batch, self._request, self._sender.topics
         if self._left <= 0:  # asyncio.timeout would let it out first
-            return _Failure(Timeout(f"{batch.topic}: not sent within {self._seconds:g} s"))
+            return _Failure(Timeout(f"{batch.topic}: not sent within {self._seconds:.3g} s"))
         request.again = self._maybe_stored
         if not self._maybe_stored:
             known = topics.known_end(self._group)
@@ -274,8 +274,10 @@ class _Delivery:
             return _Failure(problem)
         except (TimeoutError, Unavailable) as problem:
             self._maybe_stored = self._maybe_stored or sent
+            mine = f"{self._connection.endpoint} did not answer"
+            why = str(problem) or (mine if sent else "earlier batches wait for their answers")
             return _Failure(
-                Timeout(f"{batch.topic}: not sent within {self._seconds:g} s ({problem})")
+                Timeout(f"{batch.topic}: not sent within {self._seconds:.3g} s ({why})")
             )
         if self._sender.accepts(reply.status):
             if reply.count and reply.status == wire.PUT_OK:
@@ -320,7 +322,7 @@ class _Delivery:
         if not self._maybe_stored or isinstance(error, SlaveNotAvailable):
             return error
         return self._batch.unconfirmed.error(
-            f"{self._batch.topic}: no definite answer within {self._seconds:g} s ({error})"
+            f"{self._batch.topic}: no definite answer within {self._seconds:.3g} s ({error})"
         )
 
     async def _go_elsewhere(self) -> None:

@@ -505,6 +505,7 @@ class Admin(_Face[AsyncAdmin]):
     failover = _waits(AsyncAdmin.failover)
     set_guarantee = _waits(AsyncAdmin.set_guarantee)
     drain = _waits(AsyncAdmin.drain)
+    forget = _waits(AsyncAdmin.forget)
     elect_unclean = _waits(AsyncAdmin.elect_unclean)
 
 

@@ -31,6 +31,7 @@ from duolog_server.compat.migration.rocketmqbroker import OldBroker
 from duolog_server.compat.migration.state import UNENDED, Following, State
 from duolog_server.compat.remoting.calling import ANYBODY, Access, place_of
 from duolog_server.node.runtime.config import Config
+from duolog_server.node.runtime.stops import on_stop
 from duolog_server.node.runtime.storemaking import disk_of
 
 log = structlog.get_logger("duolog.following")
@@ -77,15 +78,13 @@ async def follow(config: Config, source: Source) -> None:
 
     Raises CannotFollow, WrongSource, StoreError, OSError, CallRefused, TimeoutError.
     """
-    loop = asyncio.get_running_loop()
-    stop: asyncio.Future[None] = loop.create_future()
+    stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def end() -> None:
         if not stop.done():
             stop.set_result(None)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end)
+    on_stop(end)
     async with _follower(config, source, ending=GIVEN_UP) as follower:
         await _go_back(follower)
         ends: list[asyncio.Future[None]] = [stop, follower.failed]

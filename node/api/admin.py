@@ -489,7 +489,8 @@ class AdminService(stubs.AdminServicer):
     ) -> wire.ClusterStatusReply:
         """The cluster as this node knows it."""
         mine = self._status()
-        others = [node_of(row, mine) for row in mine.replication.slaves]
+        down = mine.replication.down  # also one that hangs, on a connection that is still open
+        others = [node_of(row, mine) for row in mine.replication.slaves if row.name not in down]
         slave = self._broker.replication.slave
         following = slave is not None and slave.state is ConnectionState.TRANSFER
         if slave is not None and slave.master_node and (following or not self._elected):
@@ -556,6 +557,12 @@ class AdminService(stubs.AdminServicer):
         """Drain a node, or undo that."""
         await self._failover().drain(request.node, request.undo)
         return wire.DrainReply()
+
+    @unary
+    async def Forget(self, request: wire.ForgetRequest, context: Caller) -> wire.ForgetReply:
+        """Remove a member that is down from its group."""
+        await self._failover().forget(request.node)
+        return wire.ForgetReply()
 
     @unary
     async def ElectUnclean(

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.ha.failover import Failover, Role
+from duolog_server.ha.failover import Role
 from duolog_server.ha.groupstate import View
 from duolog_server.node.broker import Broker
+from duolog_server.node.election.failover import FailoverService
 
 LOG_EPOCHS_MAX = 16  # reported of a log
 
@@ -71,27 +72,29 @@ def replication_status(broker: Broker) -> wire.ReplicationStatus:
                 unled_ms=led.began.unled_ms,
             )
     if broker.failover is not None:
-        _add_election(status, broker.failover.machine, now)
+        _add_election(status, broker.failover, now)
         status.lease_seconds = broker.failover.lease_seconds
         status.lease_asked_seconds = broker.failover.lease_asked_seconds
         status.renewal_ms_max = broker.failover.renewal_ms_max
     return status
 
 
-def _add_election(status: wire.ReplicationStatus, machine: Failover, now: int) -> None:
+def _add_election(status: wire.ReplicationStatus, failover: FailoverService, now: int) -> None:
     """Add what a node that can be elected knows about its group."""
+    machine = failover.machine
     status.role = machine.role.value
     status.elections = machine.elections
     status.lease_left_ms = max(0, machine.deadline_ms - now)
     # Without a master, the machine knows the reason; how the last stream ended is irrelevant.
     standing = machine.role is Role.STANDING
-    reason = machine.reason if standing else status.reason or machine.reason
+    reason = failover.standing_reason if standing else status.reason or machine.reason
     status.reason = "; ".join(filter(None, (machine.notice, reason)))
     status.epoch = max(status.epoch, machine.last_epoch)
     state, guarantee = machine.view.state, machine.view.guarantee
     if guarantee is not None:
         status.guarantee.update(guarantee.settings())
     status.unreachable.update({name: str(why) for name, why in machine.unreachable.items()})
+    status.down.update(machine.view.down)
     if state is None:
         return
     status.sync_state_set.extend(sorted(replica.node for replica in state.sync_state_set))
@@ -131,7 +134,7 @@ def group_route(name: str, view: View) -> wire.GroupRoute:
     if master is not None:
         route.master, route.master_endpoint = master.replica.node, master.endpoint
     members = state.sync_state_set if state is not None else frozenset()
-    names = {replica.node for replica in members} | set(view.replicas)
+    names = view.replicas.keys() | view.down.keys()
     for node in sorted(names):
         found = view.replicas.get(node)
         route.replicas.add(
@@ -147,17 +150,17 @@ def add_routed(reply: wire.ClusterStatusReply, routes: Mapping[str, View]) -> No
     """Add the nodes to a cluster status that are known from the registry only."""
     known = {(node.replication.group, node.name) for node in reply.nodes}
     for name, view in routes.items():
-        route = group_route(name, view)
+        route, down = group_route(name, view), view.down
         for row in route.replicas:
             if (name, row.node) in known:
                 continue
-            role = ("MASTER" if row.node == route.master else "SLAVE") if row.endpoint else "DOWN"
+            replication = wire.ReplicationStatus(group=name, epoch=route.epoch)
+            role, listen = "MASTER" if row.node == route.master else "SLAVE", row.endpoint
+            if row.node in down:
+                role = replication.state = "DOWN"
+                replication.down[row.node] = down[row.node]
+                last = view.members.get(row.node)
+                listen = last.last.endpoint if last is not None else ""
             reply.nodes.add(
-                name=row.node,
-                role=role,
-                listen=row.endpoint,
-                stale=True,
-                replication=wire.ReplicationStatus(
-                    group=name, epoch=route.epoch, state="" if row.endpoint else "DOWN"
-                ),
+                name=row.node, role=role, listen=listen, stale=True, replication=replication
             )

@@ -216,6 +216,7 @@ _RULES = {
     "Admin/Route": Rule(_anybody),
     "Admin/Failover": Rule(_of_cluster(Action.UPDATE)),
     "Admin/Drain": Rule(_of_cluster(Action.UPDATE)),
+    "Admin/Forget": Rule(_of_cluster(Action.UPDATE)),
     "Admin/SetGuarantee": Rule(_of_cluster(Action.UPDATE)),
     "Admin/ElectUnclean": Rule(_of_cluster(Action.UPDATE)),
     "Admin/PutQuota": Rule(_supers),

@@ -13,7 +13,7 @@ from duolog._errors import ERROR_KEY
 
 from duolog_server.node.audit.auditlog import AuditLog
 from duolog_server.node.audit.entry import Decision, Entry
-from duolog_server.node.audit.subjects import CHANGES, OPERATOR_CHANGES, resource_of, shown_of
+from duolog_server.node.audit.subjects import OPERATOR_CHANGES, is_change, resource_of, shown_of
 from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.access.guarding import Wraps, with_method
 from duolog_server.node.identity.quotas.quotas import Who
@@ -109,7 +109,7 @@ class Auditing:
         decision, reason = Decision.ALLOWED, seen.reason
         if seen.error in DENIED:
             decision = Decision.DENIED
-        elif name in OPERATOR_CHANGES or (name not in CHANGES and not self._audit.all_calls):
+        elif name in OPERATOR_CHANGES or not (self._audit.all_calls or is_change(name, request)):
             return
         elif seen.error == ELSEWHERE:
             return  # the master decides, and notes it

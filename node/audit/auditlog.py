@@ -257,7 +257,9 @@ class AuditLog:
     def status(self) -> Mapping[str, int]:
         """See Part."""
         lost = sum(outlet.lost for outlet in self.outlets.values())
-        return {"audit_waiting": max(map(len, self.outlets.values())), "audit_lost": lost}
+        waiting = max(map(len, self.outlets.values()))
+        failing = {"audit_unwritable": 1} if self._failure else {}
+        return {"audit_waiting": waiting, "audit_lost": lost, **failing}
 
     def validate(self) -> str:
         """See Part."""

@@ -6,6 +6,7 @@ A field that is named neither here nor in HIDDEN is not written, and a test find
 from collections.abc import Mapping
 from typing import Any
 
+from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import Message
 
 # Methods that change something by order of an operator, and what is written of their requests.
@@ -13,6 +14,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     "Admin/ResetGroup": ("group", "topic", "offset", "time", "start"),
     "Admin/Failover": ("node", "epoch"),
     "Admin/Drain": ("node", "undo"),
+    "Admin/Forget": ("node",),
     "Admin/SetGuarantee": ("setting", "value"),
     "Admin/ElectUnclean": ("epoch",),
     "Admin/PutQuota": (
@@ -20,6 +22,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
         *("topics", "burst_ms"),
     ),
     "Admin/DeleteQuota": ("subject",),
+    "Groups/Commit": ("group", "offsets"),
     "Admin/RecallDelayed": ("topic", "queue_offset", "unique_key"),
     "Admin/DecideHalf": ("group", "half", "commit"),
     "Access/PutUser": ("user", "super", "disabled", "signs", "create"),
@@ -36,6 +39,7 @@ OPERATOR_CHANGES = (
 HIDDEN = {
     "Access/PutUser": ("password", "generation", "generation_counts"),
     "Access/PutRights": ("expected",),
+    "Groups/Commit": ("member_id", "generation", "forward"),
     "Recovery/Recover": ("challenge", "password_hash", "mark"),
 }
 _OF_GROUPS: tuple[str, ...] = ("Admin/DeleteGroup", "Admin/PutGroup", "Admin/ResetGroup", "Groups")
@@ -67,11 +71,27 @@ def resource_of(method: str, request: Any) -> str:
     return "Cluster:" if method in CHANGES and method.startswith("Admin/") else ""
 
 
+def is_change(method: str, request: Any) -> bool:
+    """Whether a call is written at the level `changes`; of commits, those that no program makes
+    as it consumes: without a member, and possibly back.
+    """
+    if method == "Groups/Commit":
+        return not request.member_id and not request.forward
+    return method in CHANGES
+
+
 def shown_of(method: str, request: Message) -> dict[str, object]:
     """The fields of a change that are set, and are no secrets."""
     allowed = CHANGES.get(method, ())
     return {
-        field.name: value if isinstance(value, str | int) else list(value)
+        field.name: value if isinstance(value, str | int) else [_text(one) for one in value]
         for field, value in request.ListFields()
         if field.name in allowed
     }
+
+
+def _text(value: Any) -> Any:
+    """One of several values of a field, as JSON has it."""
+    if isinstance(value, wire.QueueOffset):
+        return f"{value.topic}/{value.queue_id}@{value.offset}"
+    return value

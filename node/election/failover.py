@@ -20,7 +20,7 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import Background
 
-from duolog_server.ha import failoverevents, membership
+from duolog_server.ha import failoverevents, groupchanges, membership
 from duolog_server.ha.epochs import NO_EPOCH, Epoch
 from duolog_server.ha.failover import Candidacy, Facts, Failover, Role
 from duolog_server.ha.failoverdriver import FailoverDriver
@@ -81,6 +81,7 @@ TICK_SECONDS = 0.05
 WATCH_SECONDS = 5.0
 ORDER_SECONDS = 10.0
 CHANGE_SECONDS = 5.0  # a change is tried; the commands of operators wait twice as long
+ROLL_SECONDS = 1.0  # between two looks at who is registered
 AGAIN_SECONDS = 0.5  # before a change without an answer is sent again
 JOIN_SECONDS = 2.0
 LOOP_STALL_RATIO = 0.5  # share of the lease: an event loop blocked for that long is not healthy
@@ -189,6 +190,13 @@ class FailoverService:
         return self._keeper.ttl_seconds
 
     @property
+    def standing_reason(self) -> str:
+        """Why this node neither leads nor follows; what it read before etcd went away is old."""
+        if self._unread:
+            return f"the registry does not answer ({self._unread}): see whether etcd runs"
+        return self.machine.reason
+
+    @property
     def renewal_ms_max(self) -> int:
         """How long the slowest of the last renewals took."""
         return self._keeper.renewal_ms_max
@@ -206,6 +214,7 @@ class FailoverService:
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 self._tasks.create_task(self._dials.run())
+                self._tasks.create_task(self._call_rolls())
                 self.step(Changed())
                 await self._tick()
         finally:
@@ -371,6 +380,23 @@ class FailoverService:
             self._beat = time.monotonic()
             self.step(Tick())
             await asyncio.sleep(TICK_SECONDS)
+
+    async def _call_rolls(self) -> None:
+        """Record in the registry which members live, for as long as the node runs.
+
+        No decision depends on it: it is not of the machine.
+        """
+        commit = self._registry.commit
+        while True:
+            await asyncio.sleep(ROLL_SECONDS)
+            wall_ms = self._log.times.wall_ms()
+            found = groupchanges.call_roll(self._keys, self.machine.view, wall_ms)
+            if found is None:
+                continue
+            try:
+                await self._loop.run_in_executor(self._threads, commit, found)
+            except RegistryError as error:
+                log.debug("cannot record the members", reason=str(error))
 
     def _watch(self) -> None:
         """The watch thread: reports that something changed, not what."""
@@ -572,6 +598,11 @@ class FailoverService:
         known = state.epoch if state is not None else 0
         if 0 < epoch < known:
             return state
+        if epoch > known and self.machine.role is Role.LEADING:  # no later one can have begun
+            raise sdk.BadRequest(
+                f"epoch {epoch} has not begun: group {self._keys.group} is in epoch {known}; see "
+                "`cluster status`"
+            )
         if epoch > known:
             raise sdk.NotMaster("this node is not the master", *self._known_master())
         self._check_leads()
@@ -673,11 +704,34 @@ class FailoverService:
     async def drain(self, node: str, undo: bool) -> None:
         """Drain a node, or undo that. Raises BadRequest, ResultUnknown."""
         key = self._keys.drained(node)
-        known = {replica.node for replica in self._members()}
-        if node not in known and not undo:
-            raise sdk.BadRequest(f"node {node!r} is not in the group; its nodes: {sorted(known)}")
+        if not undo:
+            self._check_known(node)
         change = Delete(key) if undo else Put(key, b"{}")
         await self._change(Transaction((), (change,)))
+
+    async def forget(self, node: str) -> None:
+        """Remove a member that is down. Raises BadRequest, ResultUnknown."""
+        self._check_known(node)
+        view = self.machine.view
+        alive = view.replicas.get(node)
+        if alive is not None:
+            raise sdk.BadRequest(
+                f"cannot forget {node}: it is alive at {alive.endpoint}; stop it first"
+            )
+        if view.state is not None and node in {r.node for r in view.state.sync_state_set}:
+            raise sdk.BadRequest(
+                f"cannot forget {node}: it is in the SyncStateSet, and may hold acknowledged "
+                "messages that no other node has; start other nodes until it has left the set "
+                f"(`cluster status`), or lower {REPLICAS} (`cluster set`)"
+            )
+        if await self._change(groupchanges.forget(self._keys, view, node)) is None:
+            raise sdk.BadRequest(f"cannot forget {node}: the group changed meanwhile; try again")
+
+    def _check_known(self, node: str) -> None:
+        """Raise BadRequest unless a node belongs to the group."""
+        known = {replica.node for replica in self._members()} | self.machine.view.members.keys()
+        if node not in known:
+            raise sdk.BadRequest(f"node {node!r} is not in the group; its nodes: {sorted(known)}")
 
     def _members(self) -> set[Replica]:
         view = self.machine.view

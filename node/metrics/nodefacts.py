@@ -100,6 +100,8 @@ class NodeFacts:
         elif broker.replication.slave is not None:
             self._copy(node, broker.replication.slave)
         if broker.failover is not None:
+            for name, since_ms in status.down.items():
+                node.add("duolog_replica_down_since_seconds", since_ms / 1000, name)
             node.add("duolog_elections_total", status.elections)
             node.add("duolog_lease_margin_seconds", status.lease_left_ms / 1000)
             node.add("duolog_lease_seconds", status.lease_seconds)

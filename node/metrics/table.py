@@ -133,6 +133,14 @@ DUOLOG = (
     _own("in_sync_replicas", "Replicas in sync, the master included.", where=MASTER),
     _own("in_sync_replica", "1 for each replica in sync.", labels="replica", where=MASTER),
     _own(
+        "replica_down_since_seconds",
+        "When a node found that a member of its group has no lease, since the Unix epoch; 0: not "
+        "known. One for each such member.",
+        "seconds",
+        "replica",
+        AUTO,
+    ),
+    _own(
         "in_sync_replicas_required",
         "Replicas that must hold a message before its answer, where slaves are waited for.",
     ),

@@ -18,6 +18,22 @@ def cautions(config: Config) -> list[str]:
     return [text for texts in found for text in texts]
 
 
+EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # and the one reported instead
+
+
+def unreached(config: Config) -> list[str]:
+    """Addresses that clients get and cannot reach from other machines."""
+    host, _, port = config.node.listen.rpartition(":")
+    if config.node.advertise or host.strip("[]") not in EVERY_ADDRESS:
+        return []
+    told = EVERY_ADDRESS[host.strip("[]")]
+    return [
+        f"node.listen = {config.node.listen} and node.advertise is not set: clients and nodes "
+        f"get {told} as its address, which leads other machines to themselves: set "
+        f"node.advertise = HOST:{port}, where they reach it"
+    ]
+
+
 def untimely(config: Config, now: datetime) -> list[str]:
     """Certificates that are not valid at this time. Raises BadCertificate."""
     found = (read(files).invalid(now) for files in certificate_files(config))

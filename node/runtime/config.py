@@ -888,7 +888,7 @@ def load(file: Path | None = None, flags: Tree | None = None) -> tuple[Config, O
 
 def _read_file(path: Path, origin: str = "") -> Tree:
     try:
-        tree = tomllib.loads(path.read_text())
+        tree = tomllib.loads(path.read_text("utf-8-sig"))  # editors may begin it with a mark
     except OSError as error:
         raise ConfigError(f"{origin}{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

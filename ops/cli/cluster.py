@@ -26,7 +26,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def _group() -> None:
-    """Show the nodes, switch the master, drain a node."""
+    """Show the nodes, switch the master, drain or forget a node."""
 
 
 @calls(app)
@@ -37,12 +37,15 @@ def status(
         int, typer.Option(help="Number of polls with --watch; 0: no limit.", min=0)
     ] = 0,
 ) -> None:
-    """Show nodes, roles, offsets, lag and state."""
+    """Show nodes, roles, offsets, lag and state. Exit status 2: a node is DOWN."""
     polls = 0
     while True:
         polls += 1
         try:
-            show(_polled(), clear=watch)
+            found = _polled()
+            show(found, clear=watch)
+            if not watch and any(node.is_down for node in found.nodes):
+                raise typer.Exit(2)
         except typer.Exit:
             if not watch:
                 raise  # with --watch, the error was printed, and the next poll may succeed
@@ -139,8 +142,12 @@ def row_of(cluster: str, node: "NodeStatus") -> dict[str, object]:
         "lag_seconds": round(part.lag_ms / 1000, 3) if own else None,
         "in_sync": in_sync,
         "state": " ".join([*node.flags, part.state or ("SERVING" if own else "UNKNOWN")]),
-        "reason": part.reason or part.refusal or node.fence_reason,
+        "reason": part.reason or part.refusal or node.fence_reason or _since(node),
     }
+
+
+def _since(node: "NodeStatus") -> str:
+    return f"since {iso(node.down_since_ms)}" if node.down_since_ms else ""
 
 
 @calls(app, json=False)
@@ -168,6 +175,18 @@ def undrain(
     """Include a drained node again: it can be elected, and puts wait for it."""
     asked(lambda client: client.admin.drain(node, undo=True))
     print(f"{node} is no longer drained")
+
+
+@calls(app, json=False)
+def forget(
+    node: Annotated[str, typer.Argument(help="Name of the node.")],
+) -> None:
+    """Remove a node that is down for good: it is no longer shown as DOWN. It must not be running.
+
+    Its directory stays as it is; if it starts again, it is a node of the group again.
+    """
+    asked(lambda client: client.admin.forget(node))
+    print(f"{node} is forgotten")
 
 
 @calls(app, "set")

@@ -48,7 +48,7 @@ def check(
     from datetime import UTC, datetime
 
     from duolog_server.node.identity.access.secrets import BadKeyFile, read_key
-    from duolog_server.node.runtime.cautions import cautions, untimely
+    from duolog_server.node.runtime.cautions import cautions, unreached, untimely
     from duolog_server.node.runtime.config import ConfigError, load
     from duolog_server.ops.inspection.messages.protobodies import ProtoTypes
 
@@ -58,7 +58,7 @@ def check(
             read_key(loaded.access.key_file)
     except (ConfigError, BadKeyFile) as error:
         fail(str(error), "duolog config show --origin   (or: docs/configuration.md)", 2)
-    found = [*cautions(loaded), *untimely(loaded, datetime.now(UTC))]
+    found = [*cautions(loaded), *unreached(loaded), *untimely(loaded, datetime.now(UTC))]
     types = ProtoTypes.of(loaded.console.protobuf)
     found += [f"console.protobuf: {wrong}: bodies are not shown so" for wrong in types.wrong]
     if wants_json():

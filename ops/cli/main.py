@@ -39,7 +39,9 @@ _NOUNS = {
     "quota": _Noun(
         "Set, list, delete the quotas of users, clients, topics.", "duolog_server.ops.cli.quota"
     ),
-    "cluster": _Noun("Show the cluster, switch and drain nodes.", "duolog_server.ops.cli.cluster"),
+    "cluster": _Noun(
+        "Show the cluster, switch, drain and forget nodes.", "duolog_server.ops.cli.cluster"
+    ),
     "doctor": _Noun(
         "Diagnose a cluster, with a fix for each finding.", "duolog_server.ops.cli.doctor"
     ),

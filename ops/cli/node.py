@@ -62,7 +62,7 @@ def start(
         ),
     ] = None,
 ) -> None:
-    """Run a node in the foreground until SIGTERM or SIGINT."""
+    """Run a node in the foreground until SIGTERM, SIGINT or SIGHUP."""
     gc.disable()  # a start makes hundreds of thousands of objects that stay; serve() enables it
     import duolog_server.node.runtime.logs  # noqa: F401 - before others import structlog
     from duolog_server.node.net.grpc.options import poll_channels_in_one_thread
@@ -137,6 +137,10 @@ def _replication(status: "NodeStatus") -> dict[str, object]:
             "in_sync_replicas": part.in_sync_replicas,
             "slaves": [slave.name for slave in part.slaves],
         }
+    if part.role:
+        facts["down"] = [
+            f"{name} since {iso(at_ms)}" if at_ms else name for name, at_ms in part.down.items()
+        ]
     if part.lease_seconds:
         facts["lease_seconds"] = part.lease_seconds
         if part.lease_asked_seconds != part.lease_seconds:  # etcd has a minimum
@@ -168,13 +172,15 @@ async def probe(client: "Client", status: "NodeStatus", timeout: float) -> str:
 
 def problems_of(status: "NodeStatus") -> list[str]:
     """Problems that a node reports about itself."""
-    from duolog_server.ops.inspection.doctor.nodes import OTHERS_FILL, others_fill
+    from duolog_server.ops.inspection.doctor.nodes import OTHERS_FILL, audit_problem, others_fill
 
     problems = [*status.flags]
     if status.fence_reason:
         problems.append(status.fence_reason)
     if others_fill(status):
         problems.append(f"the disk is {status.disk_used_ratio:.0%} full: {OTHERS_FILL}")
+    if unwritten := audit_problem(status):
+        problems.append(unwritten)
     if status.corrupt_ranges:
         problems.append(f"{status.corrupt_ranges} corrupt ranges in the commit log")
     part = status.replication

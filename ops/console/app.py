@@ -72,6 +72,7 @@ ACTIONS: Mapping[str, Action] = {
     at.HALF_DECIDE: waiting.DECIDE,
     at.NODE_SWITCH: cluster.SWITCH,
     at.NODE_DRAIN: cluster.DRAIN,
+    at.NODE_FORGET: cluster.FORGET,
     at.NODE_UNDRAIN: cluster.UNDRAIN,
 }
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from duolog import Client, DuologError, GroupDescription, NodeStatus, Route, TopicDescription
 from duolog import Timeout as TooSlow
-from duolog._admin import status_or_refusal
+from duolog._admin import patience_with, status_or_refusal
 from duolog._client import runtime_of
 from duolog._runtime import Runtime
 
@@ -46,7 +46,8 @@ async def look_at_nodes(client: Client, named: Iterable[str]) -> Seen:
     """Ask all nodes of the cluster how they are. named: addresses at which nodes should answer."""
     runtime = runtime_of(client)
     status, route = await asyncio.gather(client.admin.cluster_status(), client.admin.route())
-    told = await _all_at([_address_of(node, route) for node in status.nodes], runtime)
+    patience = [patience_with(node, NODE_SECONDS) for node in status.nodes]
+    told = await _all_at([_address_of(node, route) for node in status.nodes], runtime, patience)
     nodes = {_key_of(node): node for node in status.nodes}
     refusing = {one.address: one.refusal for one in told if one.refusal}
     unreachable, strangers = set[tuple[str, str]](), dict[str, str]()
@@ -140,14 +141,19 @@ class _Told:
     refusal: str = ""
 
 
-async def _all_at(addresses: Sequence[str], runtime: Runtime) -> list[_Told]:
-    """Status of the nodes at some addresses; without those that do not answer."""
+async def _all_at(
+    addresses: Sequence[str], runtime: Runtime, patience: Sequence[float] = ()
+) -> list[_Told]:
+    """Status of the nodes at some addresses; without those that do not answer.
 
-    async def at(address: str) -> _Told:
+    patience: how many seconds to wait for each.
+    """
+
+    async def at(address: str, seconds: float) -> _Told:
         if not address:
             return _Told(address)
         before, began = _wall_ms(), time.monotonic()
-        status = await status_or_refusal(address, NODE_SECONDS, runtime)
+        status = await status_or_refusal(address, seconds, runtime)
         took = int((time.monotonic() - began) * 1000) + 1
         if isinstance(status, DuologError):
             return _Told(address, refusal=f"{type(status).__name__}: {status}")
@@ -156,7 +162,7 @@ async def _all_at(addresses: Sequence[str], runtime: Runtime) -> list[_Told]:
         ahead = status.wall_ms - before
         return _Told(address, status, Clock(status.name, ahead - took, ahead))
 
-    return await asyncio.gather(*map(at, addresses))
+    return await asyncio.gather(*map(at, addresses, patience or [NODE_SECONDS] * len(addresses)))
 
 
 def _wall_ms() -> int:

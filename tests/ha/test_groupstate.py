@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.groupchanges import call_roll, forget
 from duolog_server.ha.groupstate import (
     BadState,
     Discarded,
@@ -15,7 +16,7 @@ from duolog_server.ha.groupstate import (
     groups_of,
     view_of,
 )
-from duolog_server.ha.registry import Row, Snapshot
+from duolog_server.ha.registry import Put, RegistryTable, Row, Snapshot, Transaction
 from duolog_server.ha.starts import Start
 
 A, B = Replica("a", 1), Replica("b", (1 << 64) - 1)
@@ -114,3 +115,41 @@ def test_a_start_is_read_with_its_revision_and_an_unreadable_one_is_an_error() -
     assert view.start_of(Replica("a", 2), KEYS) == (None, 0)
     with pytest.raises(BadState, match="cannot read a start"):
         view.start_of(B, KEYS)
+
+
+def test_members_are_recorded_of_any_version_and_outlive_their_leases() -> None:
+    table = RegistryTable()
+    lease = table.grant(1000, 0)
+    here, moved = (Registration(B, f"{at}:1", f"{at}:2") for at in ("b", "c"))
+
+    def put(*rows: Registration) -> None:
+        changes = tuple(Put(KEYS.replica(row.replica.node), row.to_bytes(), lease) for row in rows)
+        assert table.commit(Transaction((), changes))
+
+    def called(wall_ms: int) -> bool:
+        found = call_roll(KEYS, view_of(table.get(KEYS.prefix), KEYS), wall_ms)
+        return found is not None and table.commit(found) is not None
+
+    put(Registration(A, "a:1", "a:2"), here)
+    first = view_of(table.get(KEYS.prefix), KEYS)
+    assert called(5)
+    stale = call_roll(KEYS, first, 5)
+    assert stale is not None
+    assert table.commit(stale) is None  # of two nodes that do it at once, one does
+    assert not called(6)
+    table.drop(lease)
+    assert view_of(table.get(KEYS.prefix), KEYS).down == {"a": 0, "b": 0}
+    assert called(7)
+    assert not called(8)
+    assert view_of(table.get(KEYS.prefix), KEYS).down == {"a": 7, "b": 7}
+    lease = table.grant(1000, 0)
+    put(moved)
+    assert called(9)
+    view = view_of(table.get(KEYS.prefix), KEYS)
+    assert view.down == {"a": 7}
+    assert view.members["b"].last == moved
+    assert table.commit(forget(KEYS, view, "b")) is None  # it lives
+    assert table.commit(forget(KEYS, view, "a")) is not None
+    odd = Put(KEYS.member("z"), b'{"node": 1}')  # of another version
+    assert table.commit(Transaction((), (odd,)))
+    assert view_of(table.get(KEYS.prefix), KEYS).down == {}

@@ -1,5 +1,6 @@
 """What a node imports: a start takes as long as that, and an idle node keeps it in memory."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,8 @@ def test_an_idle_node_imports_only_what_it_needs(tmp_path: Path) -> None:
         node.wait_port()
         with duolog.sync.Client(node.endpoint, timeout=60) as client:
             client.admin.node_status()
+        assert node.process is not None
+        node.process.send_signal(signal.SIGHUP)  # its terminal was closed: ends it in order as well
     finally:
         assert node.stop() == 0
     imported = node.trace.read_text().splitlines()

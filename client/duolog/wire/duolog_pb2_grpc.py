@@ -884,6 +884,11 @@ class AdminStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.DrainRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.DrainReply.FromString,
                 _registered_method=True)
+        self.Forget = channel.unary_unary(
+                '/duolog.v1.Admin/Forget',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.ForgetRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.ForgetReply.FromString,
+                _registered_method=True)
         self.ElectUnclean = channel.unary_unary(
                 '/duolog.v1.Admin/ElectUnclean',
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.ElectUncleanRequest.SerializeToString,
@@ -1031,6 +1036,12 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Forget(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ElectUnclean(self, request, context):
         """Makes this very node the master though it may lack what was acknowledged.
         """
@@ -1169,6 +1180,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.DrainRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.DrainReply.SerializeToString,
+            ),
+            'Forget': grpc.unary_unary_rpc_method_handler(
+                    servicer.Forget,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.ForgetRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.ForgetReply.SerializeToString,
             ),
             'ElectUnclean': grpc.unary_unary_rpc_method_handler(
                     servicer.ElectUnclean,
@@ -1623,6 +1639,33 @@ class Admin:
             '/duolog.v1.Admin/Drain',
             duolog_dot_wire_dot_duolog__pb2.DrainRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.DrainReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/Forget',
+            duolog_dot_wire_dot_duolog__pb2.ForgetRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.ForgetReply.FromString,
             options,
             channel_credentials,
             insecure,

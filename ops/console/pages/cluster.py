@@ -82,7 +82,7 @@ def sentence(seen: Seen, findings: Sequence[Finding]) -> str:
         first = f"{errors[0].where}: {errors[0].what}."
         more = f" And {len(errors) - 1} more." if len(errors) > 1 else ""
         return first[0].upper() + first[1:] + more
-    return " ".join((_replicas(seen), *_leaders(seen.route.groups), *_silent(seen)))
+    return " ".join((_replicas(seen), *_leaders(seen.route.groups), *_down(seen), *_silent(seen)))
 
 
 def _replicas(seen: Seen) -> str:
@@ -97,6 +97,12 @@ def _replicas(seen: Seen) -> str:
     if in_sync == len(members):  # those that are silent may be members, too
         return f"{counted(in_sync, 'replica')}{of} in sync."
     return f"{in_sync} of {counted(len(members), 'replica')}{of} in sync."
+
+
+def _down(seen: Seen) -> Iterator[str]:
+    names = [node.name for node in seen.nodes if node.is_down]
+    if names:
+        yield f"{listed(names)} {'are' if len(names) > 1 else 'is'} down."
 
 
 def _silent(seen: Seen) -> Iterator[str]:
@@ -229,6 +235,27 @@ async def _drain(visit: Visit, form: Mapping[str, str]) -> Done:
     return Done(f"{node} is drained.", CLUSTER)
 
 
+async def _ask_forget(visit: Visit) -> Shown:
+    node = visit.path["node"]
+    await _group_of(visit)
+    return Question(
+        f"Forget {node}",
+        f"{node} is no longer shown as down. Its directory stays as it is; if it starts again, it "
+        "is a node of the group again.",
+        "Forget",
+        type_to_confirm=node,
+        command=command("cluster", "forget", node),
+    ).shown()
+
+
+async def _forget(visit: Visit, form: Mapping[str, str]) -> Done:
+    group, node = await _group_of(visit), visit.path["node"]
+    confirmed(form, node)
+    async with _master(visit, group) as admin:
+        await admin.forget(node)
+    return Done(f"{node} is forgotten.", CLUSTER)
+
+
 async def _ask_undrain(visit: Visit) -> Shown:
     node = visit.path["node"]
     await _group_of(visit)
@@ -247,8 +274,9 @@ async def _undrain(visit: Visit, form: Mapping[str, str]) -> Done:
     return Done(f"{node} is no longer drained.", CLUSTER)
 
 
-SWITCH, DRAIN, UNDRAIN = (
+SWITCH, DRAIN, FORGET, UNDRAIN = (
     Action(_ask_switch, _switch),
     Action(_ask_drain, _drain),
+    Action(_ask_forget, _forget),
     Action(_ask_undrain, _undrain),
 )

@@ -38,6 +38,7 @@ DELAYED_RECALL = "/topics/{topic}/recall"
 HALF_DECIDE = "/waiting/half/{group}/{half}"
 NODE_SWITCH = "/nodes/{group}/{node}/switch"
 NODE_DRAIN = "/nodes/{group}/{node}/drain"
+NODE_FORGET = "/nodes/{group}/{node}/forget"
 NODE_UNDRAIN = "/nodes/{group}/{node}/undrain"
 
 UNDO = "/undo"

@@ -15,6 +15,7 @@ from duolog_server.ops.inspection.doctor.findings import (
     replica_of,
 )
 from duolog_server.ops.inspection.doctor.replication import of_replication
+from duolog_server.ops.inspection.times import iso
 from duolog_server.store.directories import LOG
 
 DISPATCH_BYTES = 16 << 20
@@ -42,7 +43,8 @@ def of_node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
         )
     if node.stale:
         if not drained and node.listen not in seen.refusing:
-            yield down(where, f"it does not answer{at}", elects(members_of(seen, group)))
+            since = f", and is down since {iso(node.down_since_ms)}" if node.down_since_ms else ""
+            yield down(where, f"it does not answer{at}{since}", elects(members_of(seen, group)))
         return
     if (group, node.name) in seen.unreachable:
         yield Finding(
@@ -84,6 +86,17 @@ def of_node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             f"{node.parts.get('name_servers', lost)}",
             "start them, or repair the network path to them: see `name server: not "
             "registered` with the reason. Clients that know only those may not find it",
+        )
+    unwritten = audit_problem(node)
+    if unwritten:
+        yield Finding(
+            WARNING,
+            "audit-unwritten",
+            where,
+            unwritten,
+            "make room on the disk of audit.file, or let the node write there; its log says why: "
+            "`cannot write the audit log`",
+            "audit-lost",
         )
     unsafe = node.parts.get("unsafe_settings", 0)
     if unsafe:
@@ -139,9 +152,25 @@ def down(where: str, what: str, elected: bool) -> Finding:
         "node-down",
         where,
         what,
-        "start it with its old directory" + (", or drain it if it stays away" if elected else ""),
+        "start it with its old directory"
+        + (
+            ", drain it if it stays away, or run `duolog cluster forget` if it never comes back"
+            if elected
+            else ""
+        ),
         "node-down",
     )
+
+
+def audit_problem(node: NodeStatus) -> str:
+    """What is wrong with a node's audit log; empty: nothing."""
+    waiting, lost = (node.parts.get(f"audit_{name}", 0) for name in ("waiting", "lost"))
+    found = []
+    if node.parts.get("audit_unwritable", 0):
+        found.append(f"its audit log cannot be written to audit.file: {waiting} entries wait")
+    if lost:
+        found.append(f"entries of its audit log that were lost since it started: {lost}")
+    return "; ".join(found)
 
 
 def others_fill(node: NodeStatus) -> bool:

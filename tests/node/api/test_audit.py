@@ -19,6 +19,7 @@ from duolog_server.node.audit import auditlog
 from duolog_server.node.audit.auditfile import AuditFile
 from duolog_server.node.identity.access.recovery import Claims, Place
 from duolog_server.node.identity.access.secrets import read_key
+from duolog_server.ops.cli.node import problems_of
 from duolog_server.ops.cli.recovery import recover_everywhere
 from duolog_server.serve.server import Node
 from tests.keyfiles import access_files
@@ -279,10 +280,18 @@ async def test_a_file_that_cannot_be_written_blocks_no_call_and_is_written_later
         async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
             await client.admin.create_topic("T", 1)
             assert broker_of(node).status()["audit_waiting"] == 1
+            problem = "its audit log cannot be written to audit.file: 1 entries wait"
+            assert problems_of(await client.admin.node_status()) == [problem]
             await until(lambda: len(tries) > 3)
             path.parent.unlink()
             await noted(path, method="Admin/CreateTopic")
             await until(lambda: is_written(node))
+            assert problems_of(await client.admin.node_status()) == []
+            place = ("T", "broker-a", 0)
+            await client.admin.commit("g", {place: 0}, forward=True)
+            await client.admin.commit("g", {place: 0})
+            entry = await noted(path, method="Groups/Commit")
+            assert entry["request"] == {"group": "g", "offsets": ["T/0@0"]}
     assert broker_of(node).status()["audit_lost"] == 0
     assert [event for event in events(logs) if "audit log" in event] == [FAILED, AGAIN]
 

@@ -3,10 +3,12 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import duolog
 import duolog.sync
 import pytest
+from duolog._connection import Connection
 
 from duolog_server.serve.server import Node
 
@@ -213,3 +215,19 @@ async def test_posts_past_their_deadline_are_not_sent(client: duolog.Client, nod
         with pytest.raises(duolog.Timeout):
             await producer.post("T", b"x", timeout=-1)
     assert [len(await bodies(client, queue_id)) for queue_id in range(4)] == [1, 0, 0, 0]
+
+
+async def test_a_send_that_is_not_answered_in_time_says_by_whom(
+    client: duolog.Client, producer: duolog.Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await producer.send("T", b"x")
+
+    async def hang(connection: Connection, request: Any, body: Any, until: float) -> None:
+        async with asyncio.timeout_at(until):
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(Connection, "append", hang)
+    with pytest.raises(
+        duolog.DuologError, match=r"not sent within 0.1 s \(127.0.0.1:\d+ did not answer\)"
+    ):
+        await producer.send("T", b"y", timeout=0.1)

@@ -30,6 +30,7 @@ from duolog_server.ha.mandate import Mandate
 from duolog_server.ha.membership import Membership
 from duolog_server.ha.registry import Delete, Grant, RegistryUnavailable, Snapshot, Transaction
 from duolog_server.node.api.native import appends_of
+from duolog_server.node.api.replicationstatus import replication_status
 from duolog_server.node.core import admission
 from duolog_server.node.election import failover
 from duolog_server.node.election.failover import FailoverService
@@ -99,6 +100,9 @@ class Voters:
     def the_leader(self) -> Node:
         assert self.leader is not None
         return self.leader
+
+    def the_node(self, part: FailoverService) -> Node:
+        return next(node for node in self.nodes.values() if node.failover is part)
 
     def members(self) -> set[str]:
         view = service(self.the_leader()).machine.view
@@ -173,6 +177,8 @@ async def test_a_switch_to_a_named_node_and_to_one_that_is_not_there(voters: Vot
     async with voters.client() as client:
         with pytest.raises(duolog.BadRequest, match="cannot take over"):
             await client.admin.failover("z")
+        with pytest.raises(duolog.BadRequest, match="epoch 99 has not begun: group broker-a is in"):
+            await client.admin.failover(target, epoch=99)  # an error of the master: it is audited
         await client.admin.failover(target)
         await until(lambda: voters.leader is voters.nodes[target])
         await client.admin.failover(target)  # it is
@@ -465,6 +471,58 @@ async def test_every_node_answers_for_the_whole_cluster(voters: Voters) -> None:
             status = await client.admin.cluster_status()
             assert {row.name for row in status.nodes} == {"a", "b", "c", "x"}
             assert not any(row.stale for row in status.nodes)
+
+
+async def test_a_member_that_is_gone_is_down_in_every_view_until_it_is_forgotten(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failover, "ROLL_SECONDS", 0.02)
+    await voters.start_all()
+    gone = next(name for name in "abc" if name != name_of(voters.the_leader()))
+    endpoint = f"127.0.0.1:{voters.nodes[gone].port}"
+    async with voters.client() as client:
+        with pytest.raises(duolog.BadRequest, match=f"cannot forget {gone}: it is alive at"):
+            await client.admin.forget(gone)
+    before_ms = time.time_ns() // 1_000_000
+    await voters.stop(gone)
+    for name in sorted(voters.nodes):  # each node learns of it in its own time
+        async with voters.client(name) as client:
+
+            async def noted(client: duolog.Client = client) -> bool:
+                return bool((await client.admin.node_status()).replication.down.get(gone))
+
+            await until(noted)
+            seen = await look(client, ())
+            (row,) = (node for node in seen.nodes if node.name == gone)
+            assert (row.role, row.listen) == ("DOWN", endpoint)
+            assert before_ms - 1000 <= row.down_since_ms <= time.time_ns() // 1_000_000
+            assert str(row_of("c", row)["reason"]).startswith("since 20")
+            (told,) = (one for one in diagnose(seen) if one.cause == "node-down")
+            assert f"it does not answer at {endpoint}, and is down since 20" in told.what
+
+    async def has_left() -> bool:
+        return gone not in voters.members()
+
+    await until(has_left)
+    since_ms = row.down_since_ms
+    for name in list(voters.nodes):  # it is not forgotten with those that saw it
+        await voters.stop(name)
+    for name in "abc":
+        if name != gone:
+            await voters.start(name)
+    await voters.whole()
+    async with voters.client() as client:
+        assert (await client.admin.node_status()).replication.down == {gone: since_ms}
+        await client.admin.forget(gone)
+        await until(
+            lambda: all(not service(n).routes["broker-a"].down for n in voters.nodes.values())
+        )
+        (group,) = (await client.admin.route()).groups
+        assert gone not in {replica.node for replica in group.replicas}
+        with pytest.raises(duolog.BadRequest, match=f"node '{gone}' is not in the group"):
+            await client.admin.forget(gone)
+    await voters.start(gone)
+    await voters.whole()
 
 
 async def test_a_group_of_one_opens_itself_tells_its_lease_and_ends_on_odd_answers(
@@ -1042,6 +1100,9 @@ async def test_a_change_by_an_operator_whose_answer_was_lost_is_repeated_or_unkn
             await client.admin.set_guarantee("ack", "durable")
         with pytest.raises(duolog.NotMaster, match="see whether etcd runs"):
             await client.admin.failover(other)
+        part.machine.reason = "waiting for its own older lock to end"  # as it was read before
+        status = replication_status(broker_of(voters.the_node(part)))
+        assert status.reason.endswith("see whether etcd runs")
 
 
 async def test_a_group_that_promises_synced_puts_does_so_on_every_master(voters: Voters) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from duolog_server.ha.options import AckMode, HaOptions
+from duolog_server.node.runtime.cautions import unreached
 from duolog_server.node.runtime.config import AccessSection, ConfigError, load, rows
 from duolog_server.store.options import StoreOptions
 
@@ -14,6 +15,27 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file and no variable of whoever runs the tests."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DUOLOG_CONFIG", raising=False)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "duolog.toml").write_bytes(b'\xef\xbb\xbf[node]\nname = "a"\n')
+    assert load()[0].node.name == "a"
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [
+        ({"listen": "0.0.0.0:8081"}, "127.0.0.1"),
+        ({"listen": "[::]:8081"}, "::1"),
+        ({"listen": "0.0.0.0:8081", "advertise": "a:8081"}, ""),
+        ({"listen": "10.0.0.7:8081"}, ""),
+    ],
+)
+def test_who_listens_everywhere_and_tells_nobody_where_is_warned(
+    node: dict[str, object], told: str
+) -> None:
+    found = unreached(load(None, {"node": node})[0])
+    assert [f"get {told} as its address" in text for text in found] == [True] * bool(told)
 
 
 @pytest.mark.parametrize("name", ["missing.toml", ".", "/nonexistent/duolog.toml"])

@@ -15,6 +15,7 @@ from tests.node.replicas import GROUPS, WAIT_SECONDS, Elected, start_groups
 from tests.nodefixtures import StartNode
 from tests.ops.console.test_actions import act, form_of
 from tests.ops.console.test_app import ORIGIN, browser, read, sentence
+from tests.until import until
 
 
 @pytest.fixture
@@ -58,6 +59,27 @@ async def test_pages_go_on_when_the_node_they_ask_first_is_gone(
     page = await read(tab, "/")
     assert "does not answer" in page
     assert "All 3 replicas in sync" not in page
+
+
+async def test_a_slave_that_is_gone_is_down_until_it_is_forgotten(
+    group: Elected, slave: Node, tab: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duolog_server.node.election.failover.ROLL_SECONDS", 0.02)
+    gone = next(node for node in group.nodes if node not in (group.master, slave))
+    name = gone.config.node.name
+    path = f"/nodes/{GROUPS[0]}/{name}/forget"
+
+    async def told(begin: str, end: str = "") -> bool:
+        now = sentence(await read(tab, "/"))
+        return now.startswith(begin) and now.endswith(end)
+
+    await gone.stop()
+    await until(lambda: told("2 of 3 replicas in sync.", f"{name} is down."), seconds=WAIT_SECONDS)
+    page = await read(tab, "/")
+    assert "does not answer" in page
+    assert path in page
+    assert (await act(tab, path, confirm=name)) == f"{name} is forgotten."
+    await until(lambda: told("All 2 replicas in sync."), seconds=WAIT_SECONDS)
 
 
 async def test_a_form_is_of_no_master(group: Elected, tab: httpx.AsyncClient) -> None:

@@ -61,6 +61,7 @@ class Progress:
         return found & reads.keys() if reads else found
 
     def _add(self, rows: QueueRows, one: wire.GroupQueue) -> None:
+        """Add a queue. Messages that were deleted before the group read them do not wait for it."""
         committed = max(0, one.committed)
         stored = 0
         if committed:
@@ -70,9 +71,9 @@ class Progress:
             one.topic,
             one.queue_id,
             brokerOffset=one.max_offset,
-            consumerOffset=committed,
+            consumerOffset=one.max_offset - one.lag_messages,
             lastTimestamp=stored,
-            pullOffset=committed,
+            pullOffset=one.max_offset - one.lag_messages,
         )
 
     async def _add_unread(self, rows: QueueRows, peer: Peer, topic: str) -> None:
@@ -128,7 +129,7 @@ class Progress:
         for one in group.queues:
             if one.topic in topics:
                 self._add(topics[one.topic], one)
-                behind += one.max_offset - max(0, one.committed)
+                behind += one.lag_messages
         stats = [
             {
                 "consumeTps": self._statistics.group_tps(group.group, topic),

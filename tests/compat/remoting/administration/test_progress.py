@@ -9,6 +9,7 @@ from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.serve.server import Node
 from tests.compat.remoting.administration.support import queue, refused, told
 from tests.compat.remoting.client import Remoting
+from tests.node.replicas import broker_of
 
 STATS = RequestCode.GET_CONSUME_STATS
 
@@ -47,6 +48,21 @@ async def test_a_topic_that_a_group_has_not_read_waits_as_a_whole(
     assert unknown[0] == ResponseCode.TOPIC_NOT_EXIST
     nobody = await refused(remoting, STATS, consumerGroup="h")
     assert nobody[0] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+async def test_a_group_does_not_wait_for_what_was_deleted(
+    node: Node, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for body in (b"one", b"two", b"three"):
+        await remoting.send("T", body)
+    await committed(node, "g")
+    store = broker_of(node).store
+    monkeypatch.setattr(type(store), "queue_range", lambda *_: (3, 3))
+    found = await told(remoting, STATS, consumerGroup="g")
+    first = found["offsetTable"][queue(0)]
+    assert (first["brokerOffset"], first["consumerOffset"], first["pullOffset"]) == (3, 3, 3)
+    page = await told(remoting, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
+    assert page["totalDiff"] == 0
 
 
 async def test_a_group_with_members_is_shown_in_what_they_read(

@@ -186,6 +186,9 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
     "replication-address": (
         ERROR, "node b of g", lambda: with_part("a", unreachable={"b": "b:2 (refused)"}),
     ),
+    "audit-unwritten": (
+        WARNING, "node b of g", lambda: with_node("b", parts={"audit_unwritable": 1}),
+    ),
     "unsafe-settings": (
         NOTE, "node b of g", lambda: with_node("b", parts={"unsafe_settings": 1}),
     ),
