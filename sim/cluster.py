@@ -130,8 +130,10 @@ class Cluster:
         self.sdk = SdkPrograms(self) if self.setup.services and sdk_on else None
         self.lite = LiteClients(self) if self.setup.lite else None
         self.access = AccessClients(self, tables) if self.setup.users else None
-        remade_on = self.setup.services and self._has(faults.REMADE_ON)
-        self.remade = RemadeClients(self) if remade_on else None
+        remade = [fault for fault in self.planned if fault.kind == faults.REMADE_ON]
+        lite_too = any(fault.other == faults.LITE_ON for fault in remade)
+        remade_on = self.setup.services and remade
+        self.remade = RemadeClients(self, lite_too) if remade_on else None
         alone = any(
             fault.kind in (faults.SDK_ON, faults.LITE_ON, faults.ACCESS_ON)
             and fault.level < faults.ALONE
@@ -175,7 +177,7 @@ class Cluster:
             return []
         alone = faults.SDK_ON in kinds
         some: tuple[str, ...] = stepfaults.SDK_KINDS if alone else stepfaults.KINDS
-        if faults.LITE_ON in kinds or faults.REMADE_ON in kinds:
+        if faults.LITE_ON in kinds:
             some += stepfaults.LITE_KINDS
         if faults.ACCESS_ON in kinds:
             some += stepfaults.ACCESS_KINDS

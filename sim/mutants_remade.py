@@ -18,7 +18,7 @@ from duolog_server.node.service.sends import Sends
 from duolog_server.store.births import Births
 from duolog_server.store.lightqueues import is_light
 from duolog_server.store.metadata import Metadata
-from sim.faults import NODES, REMADE_ON, Fault, lowered
+from sim.faults import LITE_ON, NODES, REMADE_ON, Fault, lowered
 from sim.mutants_services import with_poison, with_services
 from sim.mutants_steps import at_steps
 from sim.planted import Bugs, Patch
@@ -107,7 +107,10 @@ def with_remade(seed: int) -> list[Fault]:
 
 def _unforgotten(seed: int) -> list[Fault]:
     """Lite topics of a deleted topic are not forgotten at once."""
-    return [Fault(0.0, REMADE_ON, NODES[0]), *at_steps("refused forget_light_queues")(seed)]
+    return [
+        Fault(0.0, REMADE_ON, NODES[0], LITE_ON),
+        *at_steps("refused forget_light_queues")(seed),
+    ]
 
 
 def with_lower_limits(seed: int) -> list[Fault]:

@@ -82,8 +82,10 @@ class Beginnings:
 class RemadeClients:
     """All of them."""
 
-    def __init__(self, cluster: Stage) -> None:
+    def __init__(self, cluster: Stage, lite: bool) -> None:
+        """lite: a topic with lite topics is made again, too."""
         self._ghost = cluster.ghost
+        self._lite = lite
         self._draining = False  # nothing is sent or deleted
         self._settled = False  # the last topic and group are there
         self._sent: dict[bytes, Sent] = {}
@@ -104,7 +106,8 @@ class RemadeClients:
         self._loop.run_now(self._begin)
 
     def _begin(self) -> None:
-        for program in (self._remake, self._produce, self._produce_lite, self._consume_lite):
+        more = (self._produce_lite, self._consume_lite) if self._lite else ()
+        for program in (self._remake, self._produce, *more):
             self._loop.create_task(program())
         for topic in (TOPIC, TOPIC, SENT_BACK):
             self._loop.create_task(self._consume(topic))
@@ -130,7 +133,7 @@ class RemadeClients:
             self._settled = draining
             await self._calls.pause(400)
             if not self._draining:
-                kinds = self._chance.choice(("topic lite", "group", "topic group lite"))
+                kinds = self._chance.choice(("topic", "group", "topic group"))
                 await self._until_done(partial(self._delete, kinds))
                 self._remade += 1
                 await self._calls.pause(60)
@@ -151,9 +154,9 @@ class RemadeClients:
             await metadata.put_topic(TopicConfig(TOPIC, 1))
         if GROUP not in metadata.tables.groups:
             await metadata.put_group({**new_group(GROUP), "retryMaxTimes": 5})
-        if PARENT not in metadata.topics:
+        if self._lite and PARENT not in metadata.topics:
             await metadata.put_topic(TopicConfig(PARENT, 1, message_type=LITE))
-        if LITE_GROUP not in metadata.tables.groups:
+        if self._lite and LITE_GROUP not in metadata.tables.groups:
             await metadata.put_group(bound(new_group(LITE_GROUP), PARENT, exclusive=False))
 
     async def _delete(self, kinds: str, node: Node, broker: Broker) -> None:
@@ -163,7 +166,7 @@ class RemadeClients:
             await metadata.delete_topic(TOPIC)
         if "group" in kinds and GROUP in metadata.tables.groups:
             await metadata.delete_group(GROUP)
-        if "lite" in kinds and PARENT in metadata.topics:
+        if self._lite and "topic" in kinds and PARENT in metadata.topics:
             await metadata.delete_topic(PARENT)
 
     # -- sending -------------------------------------------------------------------------------
