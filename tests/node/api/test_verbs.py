@@ -33,8 +33,6 @@ async def test_a_method_sees_who_calls_it(host: Host) -> None:
 
     async def method(request: wire.DescribeGroupRequest, context: Any) -> None:
         seen.append((request.group, peer_host(context.peer()), context.principal))
-        assert context.invocation_metadata() == ()
-        assert context.auth_context() == {}
 
     token = PRINCIPAL.set(alice)
     try:
