@@ -172,8 +172,8 @@ class Broker:
         """Subscribe parts to the events of other parts."""
         self.pop.returned = self.lite.notify
         self.metadata.light_queues_forgotten.append(self.lite.gone)
-        self.metadata.topic_deleted += [self.removal.remove, self.lite.topic_deleted]
         self.metadata.topic_deleted.append(self.pop.topic_deleted)
+        self.metadata.queues_deleted += [self.removal.remove, self.lite.topic_deleted]
         self.metadata.group_deleted.append(self.pop.group_deleted)
         self.log.dispatched += [lambda keys: self.metadata.catch_up(), self.lite.arrived]
 

@@ -121,8 +121,9 @@ class MetadataLog:
         # Called with all quotas when any of them changed.
         self.quotas_changed: list[Callable[[Mapping[str, Json]], None]] = []
         self._quotas_told = True
-        # Called with a deleted topic and the ends of its queues.
-        self.topic_deleted: list[Callable[[str, dict[int, int]], Awaitable[None]]] = []
+        self.topic_deleted: list[Callable[[str], None]] = []
+        # Called after those with the ends of its queues as well: removing their files takes time.
+        self.queues_deleted: list[Callable[[str, dict[int, int]], Awaitable[None]]] = []
         self.group_deleted: list[Callable[[str], None]] = []
         # Called with forgotten light queues and their ends.
         self.light_queues_forgotten: list[Callable[[dict[str, int]], None]] = []
@@ -702,7 +703,9 @@ class MetadataLog:
 
     async def _tell_deleted(self, topic: str, ends: dict[int, int]) -> None:
         for tell in self.topic_deleted:
-            await tell(topic, ends)
+            tell(topic)
+        for remove in self.queues_deleted:
+            await remove(topic, ends)
 
     def check_not_deleting(self, group: str) -> None:
         """Raise Busy while a group is being deleted.

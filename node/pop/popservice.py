@@ -229,7 +229,7 @@ class PopService:
                 self._forgotten.pop(name, None)
         self._drop([key for key in self._queues if key[0] in gone])
 
-    async def topic_deleted(self, topic: str, _: dict[int, int]) -> None:
+    def topic_deleted(self, topic: str) -> None:
         """Forget a topic: nothing of it is looked at, or recorded, any more."""
         self._forget(lambda name, _: name == topic)
 

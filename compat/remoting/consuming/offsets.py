@@ -59,7 +59,7 @@ class Commits:
         """Forget a deleted group's commits: they are not for a new one of its name."""
         self._count -= len(self._gathered.pop(group, {}))
 
-    async def _topic_deleted(self, topic: str, _: dict[int, int]) -> None:
+    def _topic_deleted(self, topic: str) -> None:
         """The same of a deleted topic."""
         for group, queues in list(self._gathered.items()):
             self._forget(group, {key: at for key, at in queues.items() if key[0] == topic})

@@ -659,6 +659,25 @@ async def test_of_topics_and_groups_that_are_deleted_nothing_is_left(api: Api, n
         assert [key for key in tables.offsets if key[1] == "passing"] == []
 
 
+async def test_of_a_topic_whose_files_are_still_to_be_removed_no_progress_is_left(
+    api: Api, node: Node
+) -> None:
+    """Also where its caller has given up meanwhile."""
+    broker = broker_of(node)
+    kept = len(broker.pop._queues)
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("U", 1)
+    await api.send(message(topic="U"))
+    await receive_until(api, "passing", 1, topic="U")
+    assert len(broker.pop._queues) > kept
+    async with broker.log.file_work.changes:  # as while queues are flushed
+        deleting = asyncio.create_task(broker.metadata.delete_topic("U"))
+        await until(lambda: "U" not in broker.metadata.topics)
+        deleting.cancel()
+        await asyncio.wait([deleting])
+        assert len(broker.pop._queues) == kept
+
+
 @pytest.mark.parametrize("deletes", ["topic", "group"])
 async def test_a_poll_that_waits_while_its_topic_or_group_is_deleted_leaves_nothing(
     api: Api, node: Node, deletes: str
