@@ -246,7 +246,7 @@ class Node:
         self.store = store = TrappedStore(self.disk, options, boot_id=f"boot-{self.cuts}")
         store.traps, store.stop = self.traps, lambda trap: self._stopped(trap, store)
         self.store.events.problem = self.problems.append
-        self._store_clock, self._age_clock = StoreClock(), AgeClock()
+        self._store_clock = StoreClock()
         self.master = self.slave = None
         self._ends, self._stream, self._spare = {}, None, None
         self._flushing = self._flush_again = False
@@ -258,6 +258,7 @@ class Node:
             return self._cannot_start(error, failed_syncs)
         except BadStoreDirectory as error:
             return self._refused(error)
+        self._age_clock = AgeClock(store.log.last_store_time)
         self._knows_what_it_gave()
         self._names_what_it_lost()
         self.up = True

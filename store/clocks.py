@@ -68,17 +68,22 @@ class AgeClock:
     """The clock by which data ages: a forward jump of the wall clock counts only after an hour.
 
     Data that is deleted too early is lost, so an operator has that hour to correct a wrong clock. A
-    jump back counts at once: data is then kept for longer.
+    jump back counts at once: data is then kept for longer. At a start, the time since the newest
+    record may be a jump as well: the machine may have started with a wrong clock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, newest: int = 0) -> None:
+        """newest: store time of the newest record at the start; 0 for none."""
+        self._newest = newest
         self._ahead: int | None = None  # of the monotonic clock, as far as it is trusted
         self._doubted_since: MonoMs | None = None
 
     def now(self, wall: WallMs, mono: MonoMs) -> WallMs:
         """The time to compare the times of data with."""
         ahead = wall - mono
-        if self._ahead is None or ahead - self._ahead < AGE_STEP_MS:
+        if self._ahead is None:
+            self._ahead = (self._newest or wall) - mono
+        if ahead - self._ahead < AGE_STEP_MS:
             self._believe(ahead)
             return wall
         if self._doubted_since is None:

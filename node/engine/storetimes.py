@@ -16,7 +16,7 @@ class StoreTimes:
         self.clock = clock
         self._store = store
         self._store_clock = StoreClock()
-        self._age_clock = AgeClock()
+        self._age_clock = AgeClock(store.log.last_store_time)
         self._wall_steps = WallSteps()
 
     def wall_ms(self) -> WallMs:

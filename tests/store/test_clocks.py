@@ -66,6 +66,19 @@ def test_data_ages_by_a_clock_that_a_jump_forward_moves_after_an_hour_only() -> 
     assert clock.now(WallMs(NOW + 102 * HOUR), MonoMs(2 * HOUR)) == NOW + 102 * HOUR
 
 
+def test_a_start_believes_a_clock_far_ahead_of_the_newest_record_after_an_hour_only() -> None:
+    clock = AgeClock(NOW)
+    wrong = NOW + 100 * HOUR
+    assert clock.now(WallMs(wrong), MonoMs(0)) == NOW
+    assert clock.now(WallMs(wrong + 1000), MonoMs(1000)) == NOW + 1000
+    assert clock.now(WallMs(NOW + 2000), MonoMs(2000)) == NOW + 2000, "corrected"
+    clock = AgeClock(NOW)
+    clock.now(WallMs(wrong), MonoMs(0))
+    assert clock.now(WallMs(wrong + HOUR), MonoMs(HOUR)) == wrong + HOUR
+    assert AgeClock(NOW).now(WallMs(NOW + 59_000), MonoMs(0)) == NOW + 59_000, "a restart"
+    assert AgeClock(NOW).now(WallMs(NOW - HOUR), MonoMs(0)) == NOW - HOUR
+
+
 def test_a_clock_that_was_corrected_again_ages_nothing() -> None:
     clock = AgeClock()
     clock.now(NOW, MonoMs(0))
