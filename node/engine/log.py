@@ -160,7 +160,9 @@ class Log:
         """Start the store, in a thread. See `MessageStore.start`, also for what it raises."""
         loop = asyncio.get_running_loop()
         self.store.lend = self.threads.submit
-        return await loop.run_in_executor(self.threads, self.store.start, locked)
+        report = await loop.run_in_executor(self.threads, self.store.start, locked)
+        self.times.recovered()
+        return report
 
     @property
     def work(self) -> tuple[Work, ...]:

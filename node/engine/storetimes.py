@@ -16,8 +16,12 @@ class StoreTimes:
         self.clock = clock
         self._store = store
         self._store_clock = StoreClock()
-        self._age_clock = AgeClock(store.log.last_store_time)
+        self._age_clock = AgeClock()
         self._wall_steps = WallSteps()
+
+    def recovered(self) -> None:
+        """The store knows its newest record: what is later may be a wrong clock at the start."""
+        self._age_clock = AgeClock(self._store.log.last_store_time)
 
     def wall_ms(self) -> WallMs:
         """The wall clock: for times that people read or give."""

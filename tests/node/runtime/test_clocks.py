@@ -14,7 +14,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from duolog_server.node.deferred.delayservice import TOGETHER_MS, DelayService
 from duolog_server.node.deferred.transactionservice import Check
 from duolog_server.node.engine.storetimes import StoreTimes
-from duolog_server.node.runtime.clocks import SystemClock
+from duolog_server.node.runtime.clocks import SystemClock, wall_ms
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs, WallMs
 from duolog_server.store.columns import Columns
@@ -189,6 +189,20 @@ def test_no_level_is_shorter_for_a_pause_between_two_readings(
     sent, now_ms = clock.mono, delays._store_ms()
     due = delays._forward_steps.corrected(np.array([stored_ms + 1000]), 1000)
     assert int(due[0]) - now_ms >= 1000 - (clock.mono - sent) - TOGETHER_MS
+
+
+async def test_a_start_with_a_clock_far_ahead_ages_nothing(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        await producer.send("T", b"x")
+    newest = broker_of(node).store.log.last_store_time
+    await node.stop()
+    monkeypatch.setattr(SystemClock, "wall_ms", lambda _: WallMs(wall_ms() + 9000 * HOUR))
+    again = await start_node(data=str(node.config.node.data))
+    assert broker_of(again).times.age_ms() - newest < HOUR
 
 
 @JUMPS
