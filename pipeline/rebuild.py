@@ -81,10 +81,16 @@ class _Found:
     sound: bool
 
 
-def rebuild(spark: "SparkSession", directory: Path, options: StoreOptions | None = None) -> Rebuilt:
+def rebuild(
+    spark: "SparkSession",
+    directory: Path,
+    options: StoreOptions | None = None,
+    queue_file_bytes: int | None = None,
+) -> Rebuilt:
     """Rebuild `consumequeue` and `index`.
 
-    options: sizes; default: those of the existing files. Raises BadJob if a running node holds the
+    options: sizes; default: those of the existing files. queue_file_bytes: of queue files where
+    none exists; default: that of the options. Raises BadJob if a running node holds the
     directory, it is not a store, its index has other sizes, or nothing tells how far queues reached
     whose records are deleted.
     """
@@ -97,6 +103,8 @@ def rebuild(spark: "SparkSession", directory: Path, options: StoreOptions | None
     try:
         _check_known(disk, segments[0].start)
         chosen = as_found(disk, options or StoreOptions(), options is not None)
+        if queue_file_bytes is not None:
+            chosen = dataclasses.replace(chosen, mapped_file_size_consume_queue=queue_file_bytes)
         chosen = segment_bytes(disk, chosen)
         if disk.list(EXT_ROOT) or chosen.enable_consume_queue_ext:
             chosen = dataclasses.replace(chosen, enable_consume_queue_ext=True)

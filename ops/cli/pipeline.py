@@ -126,6 +126,14 @@ def rebuild(
     directory: Annotated[Path, Directory],
     index_slots: Slots = None,
     index_entries: Entries = None,
+    queue_file_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Bytes per queue file (store.mapped_file_size_consume_queue); default: as the "
+            "existing ones have them.",
+            min=20,
+        ),
+    ] = None,
     master: Annotated[str, Master] = "",
 ) -> None:
     """Rebuild consume queues and index from the commit log; the node must be stopped."""
@@ -137,7 +145,7 @@ def rebuild(
     made = run_job(
         "rebuild",
         master,
-        lambda s: work(s, directory, options),
+        lambda s: work(s, directory, options, queue_file_size),
         lambda: segments_of(directory),
         topics=False,
     )

@@ -147,6 +147,17 @@ def test_a_rebuild_keeps_queues_whose_records_are_deleted(
             rebuild(spark, path, CHOSEN)
 
 
+def test_queues_that_are_lost_are_made_of_the_size_that_is_given(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    one, other = tmp_path / "a", tmp_path / "b"
+    fill(one, 100)
+    shutil.copytree(one, other)
+    shutil.rmtree(other / "consumequeue")
+    rebuild(spark, other, queue_file_bytes=CHOSEN.mapped_file_size_consume_queue)
+    assert_same(one, other)
+
+
 def test_a_directory_that_is_held_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path / "a", 100)
     holder = open_store(tmp_path / "a", CHOSEN)
