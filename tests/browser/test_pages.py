@@ -61,6 +61,7 @@ LINKED = {
 ELECTED = {
     at.NODE_SWITCH: "/nodes/broker-a/{node}/switch",
     at.NODE_DRAIN: "/nodes/broker-a/{node}/drain",
+    at.NODE_FORGET: "/nodes/broker-a/{node}/forget",
     at.NODE_UNDRAIN: "/nodes/broker-a/{node}/undrain",
 }
 UNNAMED = """

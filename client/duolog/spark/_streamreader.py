@@ -224,6 +224,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._asked.admin.commit(
                 self._options.group,
                 {(q.topic, q.group, q.queue_id): offset for q, offset in places.items()},
+                forward=bool(self._committed),  # only the first may go back, as an operator's does
             )
             self._committed = places
 

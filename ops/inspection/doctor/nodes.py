@@ -19,6 +19,9 @@ from duolog_server.ops.inspection.times import iso
 from duolog_server.store.directories import LOG
 
 DISPATCH_BYTES = 16 << 20
+_DRAIN_OR_FORGET = (
+    ", drain it if it stays away, or run `duolog cluster forget NODE` if it is gone for good"
+)
 EXPIRES_MS = 14 * 86_400_000  # a certificate that expires earlier is reported
 DISK_FILLING, DISK_BUSY = 0.85, 0.75  # segments are deleted before their time; as soon as expired
 RECENT_MS = 3_600_000
@@ -152,12 +155,7 @@ def down(where: str, what: str, elected: bool) -> Finding:
         "node-down",
         where,
         what,
-        "start it with its old directory"
-        + (
-            ", drain it if it stays away, or run `duolog cluster forget` if it never comes back"
-            if elected
-            else ""
-        ),
+        "start it with its old directory" + (_DRAIN_OR_FORGET if elected else ""),
         "node-down",
     )
 

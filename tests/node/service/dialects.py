@@ -91,7 +91,8 @@ class Native:
 
     async def commit(self, topic: str = "T", queue: int = 0, offset: int = 1) -> bool:
         place = wire.QueueOffset(topic=topic, queue_id=queue, offset=offset)
-        request = wire.CommitRequest(group=GROUP, offsets=[place])
+        # One that may go back is a change by an operator, whatever program sends it.
+        request = wire.CommitRequest(group=GROUP, offsets=[place], forward=True)
         return await self._done(lambda left: self._seed.groups.Commit(request, timeout=left))
 
     async def query(self, topic: str = "T") -> bool:
