@@ -20,12 +20,19 @@ from duolog_server.ops.inspection.doctor.diagnosis import diagnose
 from duolog_server.ops.inspection.doctor.findings import NOTE, Finding, Seen
 from duolog_server.ops.inspection.survey import examine, look
 from duolog_server.serve.server import Node
+from duolog_server.store.directories import FileSystem
 from duolog_server.store.status import RunningFlags
 from tests.keyfiles import access_files
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
 from tests.node.runtime.test_clocks import jumping
 from tests.nodefixtures import StartNode
 from tests.until import until
+
+
+@pytest.fixture(autouse=True)
+def roomy_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How full this machine's disk is is no finding of these tests."""
+    monkeypatch.setattr(FileSystem, "used_ratio", 0.1)
 
 
 async def causes(*endpoints: str, user: str = "", password: str = "") -> dict[str, Finding]:
