@@ -89,8 +89,9 @@ demo: $(STAMP) $(KERNELS)  ## Store, serve, crash and recover a real data set.
 pipeline: venv java  ## A year of flights through replay, stream, tier and report, on Spark; keeps build/flights.
 	@$(BIN)/duolog pipeline flights --out build/flights
 
+# Tests wait for processes and browsers a third of their time, in which another one computes.
 test: venv etcd  ## Run the tests that a change needs, in some minutes.
-	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not long and not interop and not spark and not containers"
+	@$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist worksteal -q -m "not long and not interop and not spark and not containers"
 
 # The simulator's kept runs and planted bugs are of `sim` and `sim-mutants`, but for a few that the commit draws.
 test-all: test test-long test-grpc test-spark test-cluster  ## Run all tests; those of containers where a Docker engine answers.
