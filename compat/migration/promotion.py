@@ -47,8 +47,11 @@ def wait_promoted(
     before = _written(directory)
     log.info("waiting for a cut-over", seconds=seconds)
     _tell_unended(_known(disk, directory, group), disk)
-    while not _is_promoted(following := _known(disk, directory, group), disk):
-        left = following if _written(directory) != before else None
+    while True:
+        written = _written(directory)  # before what was written is read
+        if _is_promoted(following := _known(disk, directory, group), disk):
+            return
+        left = following if written != before else None
         if finish is not None and left is not None and _is_left(left) and _is_free(disk):
             finish(left)
             before = _written(directory)  # once for each attempt of an operator

@@ -210,7 +210,7 @@ def test_progress_on_a_deleted_topic_is_committed_nowhere(
     said: list[dict[Any, int]] = []
 
     class Admin:
-        def commit(self, group: str, offsets: dict[Any, int]) -> None:
+        def commit(self, group: str, offsets: dict[Any, int], *, forward: bool) -> None:
             if any(topic not in there for topic, _, _ in offsets):
                 raise UnknownTopic("a topic does not exist")
             said.append(offsets)
