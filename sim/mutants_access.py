@@ -57,7 +57,7 @@ def _passed_over_by_slaves(*operations: str) -> Callable[[], list[Patch]]:
         original = MetadataLog._apply
 
         def apply(self: Any, body: bytes) -> None:
-            slave = self._decided.role is BrokerRole.SLAVE
+            slave = self._store.role is BrokerRole.SLAVE
             if not (slave and json.loads(body)["op"] in operations):
                 original(self, body)
 
