@@ -144,9 +144,7 @@ log = structlog.get_logger("duolog.remoting")
 # A name server forgets a broker that is silent for 120 s; RocketMQ's tell it every 30 s. But one of
 # the same name that shuts down has this node forgotten as well, wherever it is.
 PERIOD_SECONDS = 10.0
-CHECK_SECONDS = (
-    1.0  # so a master looks whether it is still in a route, as an old broker may end late
-)
+CHECK_SECONDS = 1.0  # between two looks of a master whether it is still in a route
 RETRY_SECONDS, RETRY_SECONDS_MAX = 5.0, 30.0
 REGISTER_SECONDS = 6.0  # RocketMQ's
 LEAVE_SECONDS = 1.0

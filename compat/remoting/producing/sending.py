@@ -493,7 +493,7 @@ def _dead_letter(header: SendRequest, origin: str, group: str) -> SendRequest:
 
 def _with_region(text: bytes) -> bytes:
     """Properties with a region: consumers of RocketMQ 5 trace no message without one."""
-    if b"MSG_REGION\x01" in text or len(text) > _REGION_ROOM:
+    if property_of(text, b"MSG_REGION") is not None or len(text) > _REGION_ROOM:
         return text
     return END.join((text, _REGION)) if text else _REGION
 

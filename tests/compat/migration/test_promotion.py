@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -116,6 +117,24 @@ def test_the_end_of_the_cutover_is_waited_for(tmp_path: Path, looked: threading.
         assert waiting.is_alive()
     waiting.join(60)
     assert not waiting.is_alive()
+
+
+def test_a_promotion_while_its_state_is_read_is_no_attempt_that_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, load, loads, finished = OsDisk(tmp_path), states.load, list[int](), list[int]()
+    states.save(disk, FROZEN)
+
+    def promoted_meanwhile(disk: OsDisk) -> Any:
+        found = load(disk)
+        loads.append(1)
+        if len(loads) == 2:  # the first one after the wait began
+            states.save(disk, PROMOTED)
+        return found
+
+    monkeypatch.setattr(states, "load", promoted_meanwhile)
+    wait_promoted(tmp_path, GROUP, 60.0, lambda _: finished.append(1))
+    assert not finished
 
 
 def test_a_cutover_that_is_killed_is_finished(tmp_path: Path, looked: threading.Semaphore) -> None:
