@@ -36,6 +36,34 @@ def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
     assert (found.min_partitions, found.fail_on_data_loss, found.tags) == (8, False, ("a", "b"))
 
 
+def test_times_are_given_by_queue_and_batches_wait_for_a_least_number() -> None:
+    table = '{"T": {"0": 17, "broker-a/1": 18}}'
+    found = ReadOptions.of(
+        {
+            **GOOD,
+            "startingOffsetsByTimestamp": table,
+            "minOffsetsPerTrigger": "500",
+            "maxOffsetsPerTrigger": "500",
+            "maxTriggerDelay": "2m",
+        },
+        stream=True,
+    )
+    assert found.starting_ms == {"T": {"0": 17, "broker-a/1": 18}}
+    assert (found.min_offsets, found.trigger_delay) == (500, 120.0)
+    batch = ReadOptions.of({**GOOD, "startingTimestamp": "5", "endingOffsetsByTimestamp": table})
+    assert (batch.starting_ms, batch.ending_ms) == (5, found.starting_ms)
+    stream = ReadOptions.of({**GOOD, "minOffsetsPerTrigger": "1"}, stream=True)
+    assert stream.trigger_delay == 900
+    for options, words in (
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "= 9 is above"),
+        ({"maxTriggerDelay": "5m"}, "'maxTriggerDelay' needs option 'minOffsetsPerTrigger'"),
+        ({"minOffsetsPerTrigger": "1", "maxTriggerDelay": "5"}, "'5' is not a duration"),
+        ({"startingOffsetsByTimestamp": table, "startingTimestamp": "1"}, "give one of"),
+    ):
+        with pytest.raises(BadRequest, match=re.escape(words)):
+            ReadOptions.of({**GOOD, **options}, stream=True)
+
+
 def test_a_star_among_the_tags_is_all_of_them_from_nodes_and_from_files() -> None:
     for tags in ("*", "a,*", ""):
         assert ReadOptions.of({**GOOD, "tags": tags}).tags == ()
@@ -57,6 +85,9 @@ def test_a_star_among_the_tags_is_all_of_them_from_nodes_and_from_files() -> Non
         ({"endingOffsets": "earliest"}, "'endingOffsets'"),
         ({"startingOffsets": "latest", "startingTimestamp": "5"}, "'startingTimestamp'"),
         ({"startingTimestamp": "yesterday"}, "'startingTimestamp'"),
+        ({"startingOffsetsByTimestamp": "latest"}, "'startingOffsetsByTimestamp'"),
+        ({"startingOffsetsByTimestamp": '{"T": {"0": -1}}'}, "-1 is not a time"),
+        ({"endingOffsetsByTimestamp": "{}", "endingOffsets": "latest"}, "give one of"),
         ({"minPartitions": "-1"}, "'minPartitions'"),
         ({"failOnDataLoss": "maybe"}, "'failOnDataLoss'"),
         ({"localReads": "2"}, "'localReads'"),
@@ -131,7 +162,8 @@ def queue(topic: str, group: str, number: int) -> Queue:
 )
 def test_offsets_name_exactly_the_queues_that_are_read(table: Any, words: str) -> None:
     queues = [queue("T", "a", 0), queue("T", "a", 1), queue("U", "a", 0), queue("U", "b", 0)]
-    for option in ("startingOffsets", "endingOffsets"):
+    names = ("startingOffsets", "endingOffsets")
+    for option in (*names, *(f"{name}ByTimestamp" for name in names)):
         given = {"endpoints": "127.0.0.1:1", "topics": "T,U", option: json.dumps(table)}
         planner = Planner(None, ReadOptions.of(given))  # type: ignore[arg-type]
         if not words:

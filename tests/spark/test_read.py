@@ -82,6 +82,9 @@ def test_messages_are_read_by_offset_time_and_tag(spark: SparkSession, place: Pl
         0: (100, 0, 99),
         1: (100, 0, 99),
     }
+    times = json.dumps({topic: {"0": now - hour, "broker-a/1": now + hour}})
+    assert count(startingOffsetsByTimestamp=times) == {0: (100, 0, 99)}
+    assert count(endingOffsetsByTimestamp=times) == {1: (100, 0, 99)}
 
 
 def test_several_topics_are_read_by_list_and_by_pattern(spark: SparkSession, place: Place) -> None:

@@ -157,6 +157,33 @@ class Clock:
         self.now += seconds
 
 
+def test_few_messages_wait_for_more_and_no_longer_than_the_delay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = {"T": (0, 0), "U": (0, 0)}
+    clock = Clock(monkeypatch)
+    options = {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "90s"}
+    reader = reader_of(monkeypatch, there, **options)
+
+    def batch(start: dict[str, Any], found: int) -> dict[str, Any]:
+        there["T"] = (0, found)
+        return dict(reader.latestOffset(start, ReadAllAvailable()))
+
+    first = batch({"T": {"g/0": 0}, "U": {"g/0": 0}}, 3)
+    assert first["T"] == {"g/0": 3}  # nothing is known of a batch before it
+    assert batch(first, 12) == first
+    second = batch(first, 13)
+    assert second["T"] == {"g/0": 13}
+    clock.sleep(89)
+    assert batch(second, 14) == second
+    clock.sleep(1)
+    assert batch(second, 14)["T"] == {"g/0": 14}
+    ending = reader_of(monkeypatch, there, **options)
+    ending._batch_at = clock.now
+    ending.prepareForTriggerAvailableNow()
+    assert ending.latestOffset(second, ReadAllAvailable())["T"] == {"g/0": 14}
+
+
 def masters(monkeypatch: pytest.MonkeyPatch, ends: Callable[[], dict[str, int]]) -> None:
     """What masters say of the ends of topics; of those left out there is no master."""
 

@@ -8,12 +8,14 @@ Needs the extra `duolog[spark]`. Options are named as Spark's Kafka source names
 """
 
 from duolog.spark._options import ReadOptions, WriteOptions
+from duolog.spark._plan import DataLoss
 from duolog.spark._schema import SCHEMA
 from duolog.spark._source import DuologDataSource, register
 from duolog.spark._streamreader import behind_latest
 
 __all__ = [
     "SCHEMA",
+    "DataLoss",
     "DuologDataSource",
     "ReadOptions",
     "WriteOptions",

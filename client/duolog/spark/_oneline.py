@@ -28,7 +28,8 @@ class _OneLine:
 
 
 def _shown(kind: type[DuologError]) -> type[DuologError]:
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    public = kind.__module__.partition("._")[0]  # as users import it
+    names = {"__module__": public, "__qualname__": kind.__qualname__}
     return type(kind.__name__, (_OneLine, kind), names)
 
 

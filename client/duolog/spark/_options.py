@@ -4,18 +4,20 @@ node."""
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from duolog._caller import NOBODY, Caller
 from duolog._caller import OPTIONS as CALLER
 from duolog._errors import BadRequest
 from duolog._start import Start
 
+T = TypeVar("T")
 ALL_TAGS = "*"
 TOLD_CHARACTERS = 200  # of a value that is wrong
 NUMBER_MAX = (1 << 63) - 1  # of the wire
+TRIGGER_DELAY_SECONDS = 900.0  # as in Spark's Kafka source
 _BY_NUMBER = {-2: Start.EARLIEST, -1: Start.LATEST}  # as in Spark's Kafka source
 _ANY_READ = (
     "endpoints",
@@ -25,14 +27,17 @@ _ANY_READ = (
     "topicPattern",
     "startingOffsets",
     "startingTimestamp",
+    "startingOffsetsByTimestamp",
     "minPartitions",
     "failOnDataLoss",
     "localReads",
     "tags",
     "timeout",
 )
-_BATCH_READ = (*_ANY_READ, "endingOffsets", "endingTimestamp", "tier")
-_STREAM_READ = (*_ANY_READ, "maxOffsetsPerTrigger", "maxBytesPerTrigger", "group")
+_ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_BATCH_READ = (*_ANY_READ, *_ENDS, "tier")
+_LEAST = ("minOffsetsPerTrigger", "maxTriggerDelay")
+_STREAM_READ = (*_ANY_READ, "maxOffsetsPerTrigger", "maxBytesPerTrigger", *_LEAST, "group")
 _STREAM_WRITE = ("endpoints", *CALLER, "topic", "sinkId", "timeout")
 _BATCH_WRITE = (*_STREAM_WRITE, "batchId", "sinkContents", "publisher")
 _ANY = (*_BATCH_READ, *_STREAM_READ, *_BATCH_WRITE)
@@ -42,6 +47,9 @@ _QUEUE = re.compile(r"(?:[^/]+/)?(?:0|[1-9][0-9]*)")
 
 Where = Start | int
 Offsets = dict[str, dict[str, Where]]  # topic, queue ("3", or "broker-a/3"), an offset or an end
+Times = int | dict[str, dict[str, int]]  # ms since 1970, of all queues, or by topic and queue
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_TABLE = '{"topic": {"0": 17}}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +66,19 @@ class ReadOptions:
     | startingOffsets | earliest, latest, or JSON: {"orders": {"0": 17, "1": -2}}; -2 is earliest, |
     | | -1 latest. A batch read begins at the earliest, a stream at the latest, if not told |
     | startingTimestamp | ms since 1970, of the time messages were stored |
+    | startingOffsetsByTimestamp | the same by queue, as JSON: {"orders": {"0": 1700000000000}} |
     | minPartitions | long queues are split until there are about so many tasks |
     | failOnDataLoss | true (default): fail where retention or damage took wanted messages |
     | localReads | true (default): a task on a node's machine reads the node's files itself |
     | tags | only messages with one of these tags, with commas |
     | timeout | seconds that nodes may take to answer; 30 |
-    | endingOffsets, endingTimestamp | of a batch read, as above; latest if not told |
+    | endingOffsets, endingTimestamp, endingOffsetsByTimestamp | of a batch read, as above; |
+    | | latest if not told |
     | tier | of a batch read: a folder that holds older messages as Parquet |
     | maxOffsetsPerTrigger, maxBytesPerTrigger | of a stream: most of one micro-batch; each queue |
     | | with anything waiting gets at least one message, whatever the others have |
+    | minOffsetsPerTrigger | of a stream: fewer wait for more, for at most maxTriggerDelay ("90s", |
+    | | "15m", the default) since the last micro-batch |
     | group | of a stream: a consumer group whose offsets follow what was processed |
 
     In the JSON a queue is its id, or `replica group/id` where the topic lies in several groups; it
@@ -78,14 +90,16 @@ class ReadOptions:
     pattern: str = ""
     starting: Where | Offsets = Start.EARLIEST
     ending: Where | Offsets = Start.LATEST
-    starting_ms: int | None = None
-    ending_ms: int | None = None
+    starting_ms: Times | None = None
+    ending_ms: Times | None = None
     min_partitions: int = 0
     fail_on_data_loss: bool = True
     tags: tuple[str, ...] = ()
     timeout: float = 30.0
     max_offsets: int = 0
     max_bytes: int = 0
+    min_offsets: int = 0
+    trigger_delay: float = TRIGGER_DELAY_SECONDS
     group: str = ""
     tier: str = ""
     local_reads: bool = True
@@ -99,15 +113,23 @@ class ReadOptions:
         if sum(map(bool, ways)) != 1:  # names of nothing but commas would mean all topics
             raise BadRequest("give one of the options 'topic', 'topics' and 'topicPattern'")
         for word in ("starting", "ending"):
-            if given.has(f"{word}Offsets") and given.has(f"{word}Timestamp"):
-                raise BadRequest(f"give one of '{word}Offsets' and '{word}Timestamp'")
+            names = (f"{word}Offsets", f"{word}Timestamp", f"{word}OffsetsByTimestamp")
+            if len(found := [repr(name) for name in names if given.has(name)]) > 1:
+                raise BadRequest(f"give one of {' and '.join(found)}")
         starting = given.offsets("startingOffsets", Start.LATEST if stream else Start.EARLIEST)
         ending = given.offsets("endingOffsets", Start.LATEST)
-        starting_ms = given.number("startingTimestamp")
-        ending_ms = given.number("endingTimestamp")
+        starting_ms = given.times("starting")
+        ending_ms = given.times("ending")
         _check_range(starting, ending, starting_ms, ending_ms)
-        if given.has("tier") and (given.has("startingTimestamp") or given.has("endingTimestamp")):
+        if given.has("tier") and (starting_ms is not None or ending_ms is not None):
             raise BadRequest("option 'tier': filter by store_time instead of using timestamps")
+        most, least = given.number("maxOffsetsPerTrigger"), given.number("minOffsetsPerTrigger")
+        if most and least and least > most:
+            raise BadRequest(
+                f"option 'minOffsetsPerTrigger' = {least} is above 'maxOffsetsPerTrigger' = {most}"
+            )
+        if given.has("maxTriggerDelay") and not least:
+            raise BadRequest("option 'maxTriggerDelay' needs option 'minOffsetsPerTrigger'")
         return ReadOptions(
             given.endpoints(),
             given.words("topics") or given.words("topic"),
@@ -120,8 +142,10 @@ class ReadOptions:
             given.boolean("failOnDataLoss", True),
             () if ALL_TAGS in given.words("tags") else given.words("tags"),
             float(given.number("timeout") or 30),
-            given.number("maxOffsetsPerTrigger") or 0,
+            most or 0,
             given.number("maxBytesPerTrigger") or 0,
+            least or 0,
+            given.seconds("maxTriggerDelay", TRIGGER_DELAY_SECONDS),
             given.text("group"),
             given.text("tier"),
             given.boolean("localReads", True),
@@ -231,21 +255,40 @@ class _Given:
         text = self.text(name) or default
         if text.lower() in list(Start):
             return Start(text.lower())
+        return self._table(name, _place, f"neither earliest, latest, nor JSON as {_TABLE}")
+
+    def times(self, word: str) -> Times | None:
+        """word: starting or ending."""
+        name = f"{word}OffsetsByTimestamp"
+        if self.has(name):
+            return self._table(name, _time, 'not JSON as {"topic": {"0": 1700000000000}}')
+        return self.number(f"{word}Timestamp")
+
+    def _table(self, name: str, value: Callable[[Any], T], shape: str) -> dict[str, dict[str, T]]:
+        """JSON by topic and queue. Raises BadRequest, which says what the text is not."""
+        text = self.text(name)
         try:
             table = json.loads(text, object_pairs_hook=_once)
             if not isinstance(table, dict) or not all(isinstance(r, dict) for r in table.values()):
                 raise ValueError("a table of topics, with a table of queues for each")
             return {
-                str(topic): {_queue(queue): _place(offset) for queue, offset in row.items()}
+                str(topic): {_queue(queue): value(each) for queue, each in row.items()}
                 for topic, row in table.items()
             }
         except (ValueError, RecursionError) as error:
             why = "" if isinstance(error, json.JSONDecodeError) else f" ({error})"
             told = text if len(text) <= TOLD_CHARACTERS else f"{text[:TOLD_CHARACTERS]}..."
-            raise BadRequest(
-                f"option {name!r}: {told!r} is neither earliest, latest, nor JSON as "
-                f'{{"topic": {{"0": 17}}}}{why}'
-            ) from None
+            raise BadRequest(f"option {name!r}: {told!r} is {shape}{why}") from None
+
+    def seconds(self, name: str, default: float) -> float:
+        """A duration as Spark writes it: 500ms, 90s, 15m, 1h."""
+        if not self.has(name):
+            return default
+        text = self.text(name).strip().lower()
+        found = re.fullmatch(r"([0-9]{1,9}) ?(ms|s|m|min|h|d)", text)
+        if not found:
+            raise BadRequest(f"option {name!r}: {text!r} is not a duration such as 90s or 15m")
+        return int(found[1]) * _UNITS[found[2]]
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -271,13 +314,19 @@ def _place(offset: Any) -> Where:
     return _BY_NUMBER.get(offset, offset)
 
 
+def _time(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= NUMBER_MAX:
+        raise ValueError(f"{value!r} is not a time: give ms since 1970")
+    return value
+
+
 def _check_range(
-    starting: Where | Offsets, ending: Where | Offsets, start_ms: int | None, end_ms: int | None
+    starting: Where | Offsets, ending: Where | Offsets, start_ms: Times | None, end_ms: Times | None
 ) -> None:
     """Raise BadRequest for an end that lies before its start, as far as no node need be asked."""
     if ending == Start.EARLIEST:
         raise BadRequest("option 'endingOffsets' cannot be 'earliest'")
-    if start_ms is not None and end_ms is not None and start_ms > end_ms:
+    if isinstance(start_ms, int) and isinstance(end_ms, int) and start_ms > end_ms:
         raise BadRequest(
             f"option 'startingTimestamp' = {start_ms} is after 'endingTimestamp' = {end_ms}"
         )

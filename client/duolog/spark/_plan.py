@@ -2,9 +2,9 @@
 share them."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
@@ -12,8 +12,9 @@ from duolog import Client, sync
 from duolog._descriptions import QueueStats, TopicDescription
 from duolog._errors import BadRequest, DuologError, UnknownTopic
 from duolog._start import Start
-from duolog.spark._options import Offsets, ReadOptions, Where
+from duolog.spark._options import Offsets, ReadOptions, Times, Where
 
+T = TypeVar("T")
 PACKED_MESSAGES = 10_000  # fewer are not worth a task of their own
 
 
@@ -117,6 +118,8 @@ class Planner:
         for option, offsets in (
             ("startingOffsets", self._options.starting),
             ("endingOffsets", self._options.ending),
+            ("startingOffsetsByTimestamp", self._options.starting_ms),
+            ("endingOffsetsByTimestamp", self._options.ending_ms),
         ):
             if isinstance(offsets, dict):
                 _check_queues(option, offsets, known)
@@ -134,22 +137,31 @@ class Planner:
         queue: Queue,
         stats: QueueStats,
         where: Where | Offsets,
-        time_ms: int | None,
+        time_ms: Times | None,
         default: Start,
     ) -> int:
+        if isinstance(time_ms, dict):
+            time_ms = _given(time_ms, queue)
         if time_ms is not None:
             place = (queue.topic, queue.queue_id)
             return self._client.admin.offset_at_time(*place, time_ms, group=queue.group)
         if isinstance(where, dict):
-            row = where.get(queue.topic, {})
             # A queue that came after the names were checked begins, or ends, where others do.
-            where = row.get(queue.name, row.get(str(queue.queue_id), default))
+            where = default if (given := _given(where, queue)) is None else given
         if where == Start.EARLIEST:
             return stats.min_offset
         return stats.max_offset if where == Start.LATEST else int(where)
 
 
-def _check_queues(option: str, offsets: Offsets, queues: list[Queue]) -> None:
+def _given(table: Mapping[str, Mapping[str, T]], queue: Queue) -> T | None:
+    """What an option says of a queue, which has its replica group in its name or not."""
+    row = table.get(queue.topic, {})
+    return row.get(queue.name, row.get(str(queue.queue_id)))
+
+
+def _check_queues(
+    option: str, offsets: Offsets | dict[str, dict[str, int]], queues: list[Queue]
+) -> None:
     """Raise BadRequest for a queue that is named and not read, read and not named, or ambiguous."""
     read = {queue.topic for queue in queues}
     if strange := offsets.keys() - read:

@@ -49,6 +49,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Places | None = None
         self._initial: Places | None = None  # where the stream begins, if it does so in this run
         self._committed: Places = {}
+        self._batch_at = float("-inf")  # monotonic; when the last one with messages was planned
 
     def __getstate__(self) -> dict[str, Any]:
         """For the tasks, which have their own client."""
@@ -133,6 +134,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = max(before[queue], stats.min_offset)
             if end > first:
                 wanted[queue] = end - first
+        if self._too_few(sum(wanted.values())):
+            wanted = {}
         if not isinstance(limit, ReadAllAvailable):
             wanted = self._limited(before, wanted)
         for queue, count in wanted.items():
@@ -140,10 +143,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins = before == self._initial and BEGAN not in start
         if after == before and not begins:
             return start  # the same text
+        if wanted:
+            self._batch_at = time.monotonic()
         made = written(after)
         if begins:
             made[BEGAN] = written(before)
         return made
+
+    def _too_few(self, count: int) -> bool:
+        """Whether messages wait for more. A run that ends with what there is waits for nothing."""
+        if self._target is not None or count >= self._options.min_offsets:
+            return False
+        return time.monotonic() - self._batch_at < self._options.trigger_delay
 
     def _fallen_back(self, before: Places) -> Places:
         """Where queues end that end before what was read of them: a node came back with an older
