@@ -131,6 +131,39 @@ async def switch(
     return acks.longest_gap(ordered), acks.failed
 
 
+async def outage(
+    target: ProcessTarget, client: duolog.Client, chance: random.Random
+) -> tuple[float, int]:
+    """Kill all nodes and start them: seconds to the next put, and how many sends failed."""
+    _, epoch = await whole(client)
+    async with sending(client, chance) as acks:
+        killed = time.monotonic()
+        await asyncio.gather(*(asyncio.to_thread(target.kill, node) for node in target.nodes))
+        starts = [asyncio.to_thread(target.revive, node) for node in target.nodes]
+        revived = asyncio.gather(*starts)
+        while (first := acks.first_of(epoch)) is None:
+            if time.monotonic() > killed + WHOLE_SECONDS:
+                raise RuntimeError(f"no put was stored within {WHOLE_SECONDS:g} s of an outage")
+            await asyncio.sleep(0.005)
+        await revived
+    return first - killed, acks.failed
+
+
+async def roll(
+    target: ProcessTarget, client: duolog.Client, chance: random.Random
+) -> tuple[float, int]:
+    """Drain and restart one node after the other: longest time (s) without a stored put."""
+    await whole(client)
+    async with sending(client, chance) as acks:
+        began = time.monotonic()
+        for node in target.nodes:
+            await client.admin.drain(node)
+            await asyncio.to_thread(target.restart, node)
+            await client.admin.drain(node, undo=True)
+            await whole(client)
+    return acks.longest_gap(began), acks.failed
+
+
 async def rounds(
     target: ProcessTarget, count: int, one: Round, title: str, most: tuple[float, float]
 ) -> Figure:
@@ -198,6 +231,12 @@ async def measured(target: ProcessTarget, arguments: argparse.Namespace) -> list
     if arguments.switches:
         title = "planned switch, time without an acknowledged put"
         figures.append(await rounds(target, arguments.switches, switch, title, (0.1, 0.1)))
+    if arguments.outages:
+        title = "SIGKILL of all three, to the first put"
+        figures.append(await rounds(target, arguments.outages, outage, title, (6, 6)))
+    if arguments.rolls:
+        title = "restart of each node, drained, longest time without an acknowledged put"
+        figures.append(await rounds(target, arguments.rolls, roll, title, (0.2, 0.2)))
     if arguments.minutes:
         figures.append(await full_load(target, arguments.minutes))
     return figures
@@ -209,6 +248,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=0.0, help="of full load")
     parser.add_argument("--crashes", type=int, default=0, help="SIGKILLs of the master")
     parser.add_argument("--switches", type=int, default=0, help="planned switches")
+    parser.add_argument("--outages", type=int, default=0, help="SIGKILLs of all nodes at once")
+    parser.add_argument("--rolls", type=int, default=0, help="restarts of all nodes in turn")
     parser.add_argument("--lease", type=int, default=1, help="seconds")
     arguments = parser.parse_args()
     with fresh_directory() as scratch:
