@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import copy
 import threading
+import warnings
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 from duolog._background import Background, without_frames
 from duolog._columns import pack
@@ -126,7 +128,10 @@ class Batcher:
     where the loop is given, any thread may call these.
     """
 
+    living: ClassVar["weakref.WeakSet[Batcher]"] = weakref.WeakSet()
+
     def __init__(self, sender: Sender, buffering: Buffering = AT_ONCE) -> None:
+        self._closed = True  # until all is here
         self._sender = sender
         self._linger = buffering.linger
         self.buffer_bytes = buffering.bytes
@@ -144,11 +149,23 @@ class Batcher:
         self._older: Exception | None = None  # the first of those that came before
         self._older_count = 0
         self._draining = Background()
-        self._closed = False
         self._alone: dict[object, None] = {}  # sends that go out without a batch of their own
         self._quiet = asyncio.Event()
         self._due = inf  # when expired messages are searched for
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self.living.add(self)
+
+    def __del__(self) -> None:
+        """Warn where messages go with it."""
+        if not self._closed and (count := self.unanswered):
+            warnings.warn(
+                f"a producer was collected with {count} posted messages that have no answer, and "
+                "may not be stored: close it, or its client",
+                ResourceWarning,
+                source=self,
+                stacklevel=1,
+            )
 
     # -- what comes ----------------------------------------------------------------------------
 
@@ -227,6 +244,16 @@ class Batcher:
         if posting.due < self._due:
             self._call(self._arm, posting.due)
         return posting
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The producer's loop, where it is known."""
+        return self._loop
+
+    @property
+    def unanswered(self) -> int:
+        """Posted messages whose outcome is not known."""
+        return sum(posting.unanswered for _, posting in self._postings())
 
     def running_loop(self) -> asyncio.AbstractEventLoop:
         """The producer's loop. Raises RuntimeError where none runs, or another one."""

@@ -338,6 +338,11 @@ class Posting:
         """How much it keeps for the errors of its messages: more than one each only at worst."""
         return 1 + len(self._apart) + len(self._asked)
 
+    @property
+    def unanswered(self) -> int:
+        """Messages whose outcome is not known."""
+        return 0 if self.ended else len(self.bodies) - len(self._apart)
+
     def unasked(self) -> tuple[int, Exception | None]:
         """How many of its messages failed without a report, and the first one's error."""
         count, first = 0, None

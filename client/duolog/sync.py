@@ -5,7 +5,8 @@ classes, so that nothing is ever "maybe awaitable".
 """
 
 import asyncio
-import concurrent.futures
+import atexit
+import concurrent.futures.thread
 import contextlib
 import functools
 import os
@@ -20,7 +21,7 @@ from duolog import _client
 from duolog._access import Access as AsyncAccess
 from duolog._admin import Admin as AsyncAdmin
 from duolog._background import report
-from duolog._batcher import BUFFER_BYTES, Buffering
+from duolog._batcher import BUFFER_BYTES, Batcher, Buffering
 from duolog._consumer import Consumer as AsyncConsumer
 from duolog._errors import BadRequest, DuologError, Unavailable
 from duolog._login import login_of
@@ -40,6 +41,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 F = TypeVar("F")
 P = ParamSpec("P")
+END_SECONDS = 10.0  # that the end of the program waits for answers to posted messages
 INTERRUPTIONS_MAX = 10  # of what cleans up after one; a user who keeps interrupting wants to end
 
 
@@ -150,6 +152,47 @@ def _forked() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+
+
+def _finish() -> None:
+    """Wait, at the end of the program, for posted messages of producers that were not closed.
+
+    What may not be stored is said on stderr: nobody is left to read an error.
+    """
+    running = _Thread._running
+    if running is None:
+        return
+    batchers = [each for each in Batcher.living if each.loop is running.loop]
+
+    async def finish() -> None:
+        waits = [each.answered() for each in batchers if each.unanswered]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                await asyncio.gather(*waits)
+
+    asyncio.run_coroutine_threadsafe(finish(), running.loop).result()
+    for each in batchers:
+        if count := each.unanswered:
+            _say(
+                f"{count} posted messages have no answer, and may not be stored: close the producer"
+            )
+        try:
+            each.raise_unasked()
+        except DuologError as error:
+            notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+            _say(f"a posted message is not known to be stored: {error}{notes}")
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:
+        print(f"duolog: {text}", file=sys.stderr)
+
+
+# As the first of these, before executors end: one of them resolves names of hosts.
+_at_exit: Callable[[Callable[[], None]], object] = getattr(
+    threading, "_register_atexit", atexit.register
+)
+_at_exit(_finish)
 
 
 class _Face(Generic[T]):

@@ -1,5 +1,7 @@
 """The synchronous client: errors at its end, and its use in a forked process."""
 
+import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -112,3 +114,60 @@ def test_a_callback_that_raises_system_exit_leaves_the_client_running() -> None:
         assert posted.receipt(timeout=5).status == "PUT_OK"
         assert producer._loop._thread.is_alive()
         assert producer.post("T", b"2").receipt(timeout=5).status == "PUT_OK"
+
+
+PROGRAM_THAT_ENDS = """
+import asyncio, sys
+import duolog.sync
+from duolog._receipts import Part
+
+duolog.sync.END_SECONDS = 0.5
+
+async def send(batch, seconds):
+    await asyncio.get_running_loop().getaddrinfo("localhost", 1)  # executors still run
+    if batch.topic == "stuck":
+        await asyncio.Event().wait()
+    if batch.topic == "refused":
+        raise duolog.Unavailable("no node")
+    print("sent", batch.count)
+    return [Part(batch.topic, 0, batch.first, batch.count, 0, 0, 0, "PUT_OK")]
+
+def post(topic):
+    producer = duolog.sync.Client("127.0.0.1:1").producer(linger=60)
+    producer._of._sender.send = send
+    for _ in range(100):
+        producer.post(topic, b"x")
+
+post(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("topic", "said"),
+    [
+        ("T", "sent 100\n"),
+        ("refused", "duolog: a posted message is not known to be stored: no node (100 messages"),
+        ("stuck", "duolog: 100 posted messages have no answer, and may not be stored"),
+    ],
+)
+def test_a_program_that_ends_sends_what_it_posted_or_says_what_is_lost(
+    topic: str, said: str
+) -> None:
+    assert said in in_a_program(f"import sys\nsys.argv[1:] = [{topic!r}]\n{PROGRAM_THAT_ENDS}")
+
+
+def test_an_asynchronous_producer_warns_where_messages_go_with_it() -> None:
+    async def post(close: bool) -> None:
+        client = duolog.Client("127.0.0.1:1", timeout=0.1)
+        client.producer().post("T", b"x")
+        if close:
+            with pytest.raises(duolog.Unavailable):
+                await client.close()
+
+    def run(*, close: bool) -> None:
+        asyncio.run(post(close))
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="collected with 1 posted messages"):
+        run(close=False)
+    run(close=True)
