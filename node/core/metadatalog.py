@@ -9,7 +9,6 @@ import functools
 import itertools
 import json
 import threading
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 
@@ -121,17 +120,18 @@ class MetadataLog:
         # Called with all quotas when any of them changed.
         self.quotas_changed: list[Callable[[Mapping[str, Json]], None]] = []
         self._quotas_told = True
+        # Called when a deletion is applied, also where its caller is gone.
         self.topic_deleted: list[Callable[[str], None]] = []
-        # Called after those with the ends of its queues as well: removing their files takes time.
-        self.queues_deleted: list[Callable[[str, dict[int, int]], Awaitable[None]]] = []
         self.group_deleted: list[Callable[[str], None]] = []
+        # Called after that with the ends of a topic's queues: removing their files takes time.
+        self.queues_deleted: list[Callable[[str, dict[int, int]], Awaitable[None]]] = []
         # Called with forgotten light queues and their ends.
         self.light_queues_forgotten: list[Callable[[dict[str, int]], None]] = []
         self._read = 0  # queue offset up to which records were read
         self._waiting: dict[int, asyncio.Future[None]] = {}
         # Changes stored at a queue offset and not applied yet; their callers may be gone.
         self._creating: dict[str, tuple[int, TopicConfig]] = {}
-        self._deleting: Counter[str] = Counter()  # groups, and how many callers delete each
+        self._deleting: dict[str, int] = {}  # groups
         # Topics may be missing; the queues tell which, once so many changes are applied.
         self._missing_after: int | None = None
         # Some records could not be read: the segment that holds them is damaged or lost.
@@ -353,6 +353,9 @@ class MetadataLog:
         for name, (offset, _) in list(self._creating.items()):
             if offset < tables.applied:
                 del self._creating[name]
+        for name, offset in list(self._deleting.items()):
+            if offset < tables.applied:
+                del self._deleting[name]
         for offset in [offset for offset in self._waiting if offset < tables.applied]:
             waiting = self._waiting.pop(offset)
             if not waiting.done():
@@ -366,6 +369,11 @@ class MetadataLog:
         elif change["op"] == "delete_topic":
             # Before a topic of the same name is created: the old queues may still exist.
             self._apply_floors_of(change["topic"])
+            for tell in self.topic_deleted:
+                tell(change["topic"])
+        elif change["op"] == "delete_group":
+            for tell in self.group_deleted:
+                tell(change["group"])
         elif change["op"] == "topic" and "floors" in change:
             self._apply_floors_of(change["topic"]["topicName"])
         elif change["op"] in QUOTA_CHANGES:
@@ -452,6 +460,7 @@ class MetadataLog:
         unknown.
         """
         self._creating.clear()
+        self._deleting.clear()
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(sdk.ResultUnknown(str(error)))
@@ -630,7 +639,7 @@ class MetadataLog:
         """Delete a topic; the offsets of its queues are never used again."""
         ends = self._store.queue_ends(name)
         await self.change(self._deletion_of(name))
-        await self._tell_deleted(name, ends)
+        await self._remove_queues(name, ends)
 
     def _deletion_of(self, topic: str) -> Json:
         floors = self._floors(topic)
@@ -677,21 +686,17 @@ class MetadataLog:
         births.note(births.groups, name, change)
         await self._applied(offset)
         if ended:
-            await self._tell_deleted(dead, ends)
+            await self._remove_queues(dead, ends)
 
     async def delete_group(self, name: str) -> None:
         """Delete a group, its offsets, and its dead letters: those are of no other group."""
-        self._deleting[name] += 1
-        try:
-            # First, so that no group is without its dead letters' end if a log ends between.
-            dead, ends, ended = self._end_of_dead_letters(name)
-            await self.change(*ended, {"op": "delete_group", "group": name, **self._deleting_at()})
-            for tell in self.group_deleted:
-                tell(name)
-            if ended:
-                await self._tell_deleted(dead, ends)
-        finally:
-            self._deleting -= Counter((name,))  # without those of which none is left
+        # First, so that no group is without its dead letters' end if a log ends between.
+        dead, ends, ended = self._end_of_dead_letters(name)
+        deletion: Json = {"op": "delete_group", "group": name, **self._deleting_at()}
+        offset = self._deleting[name] = self._put(*ended, deletion)[0]
+        await self._applied(offset)
+        if ended:
+            await self._remove_queues(dead, ends)
 
     def _end_of_dead_letters(self, group: str) -> tuple[str, dict[int, int], list[Json]]:
         """The dead-letter topic of a group, the ends of its queues, and its deletion; no deletion
@@ -701,14 +706,12 @@ class MetadataLog:
         ends = self._store.queue_ends(dead)
         return dead, ends, [self._deletion_of(dead)] if self.exists(dead) or ends else []
 
-    async def _tell_deleted(self, topic: str, ends: dict[int, int]) -> None:
-        for tell in self.topic_deleted:
-            tell(topic)
+    async def _remove_queues(self, topic: str, ends: dict[int, int]) -> None:
         for remove in self.queues_deleted:
             await remove(topic, ends)
 
     def check_not_deleting(self, group: str) -> None:
-        """Raise Busy while a group is being deleted.
+        """Raise Busy while the deletion of a group is stored and not applied.
 
         What is stored for it after its end would be there for a new group of its name.
         """
