@@ -87,12 +87,15 @@ class Retention:
     def check_space(self) -> float:
         """Set or clear DISK_FULL by how full the disk is; the used share."""
         self.ratio = ratio = self.disk.used_ratio()
-        self.refused = False
+        refused, self.refused = self.refused, False
         if ratio > self.options.disk_space_warning_level_ratio / 100:
             self.flags.set(RunningFlags.DISK_FULL)
         else:
             self.flags.clear(RunningFlags.DISK_FULL)
-        self._tell(self.full_reason if self.is_full else "")
+        if self.is_full:
+            self._tell(self.full_reason)
+        elif not refused:  # or the next put may find no room as well
+            self._tell("")
         return ratio
 
     def refuse(self) -> None:

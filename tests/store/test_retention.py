@@ -149,14 +149,17 @@ def test_a_put_that_finds_no_room_makes_a_node_full_until_the_disk_is_looked_at(
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
     monkeypatch.setattr(OsDisk, "create", refuse)
-    while store.put(PutBatch("T", 0, Columns.of([b"x" * 4000]), NOW), NOW).status.name == "PUT_OK":
-        pass
-    assert store.retention.is_full
-    assert not store.retention.has_room
-    assert len(told) == 1
+    batch = PutBatch("T", 0, Columns.of([b"x" * 4000]), NOW)
+    for _ in range(2):
+        while store.put(batch, NOW).status.name == "PUT_OK":
+            pass
+        assert store.retention.is_full
+        assert not store.retention.has_room
+        store.retention.check_space()
+        assert store.retention.has_room
+    assert len(told) == 1, "it is told once while puts find no room"
     assert "no room for a file of commitlog" in told[0]
     store.retention.check_space()
-    assert store.retention.has_room
     assert told[1:] == [""]
 
 
