@@ -87,7 +87,9 @@ def _add_election(status: wire.ReplicationStatus, failover: FailoverService, now
     status.lease_left_ms = max(0, machine.deadline_ms - now)
     # Without a master, the machine knows the reason; how the last stream ended is irrelevant.
     standing = machine.role is Role.STANDING
-    reason = failover.standing_reason if standing else status.reason or machine.reason
+    reason = machine.reason if standing else status.reason or machine.reason
+    if standing or (status.reason and machine.role is Role.FOLLOWING):
+        reason = failover.unread_reason or reason
     status.reason = "; ".join(filter(None, (machine.notice, reason)))
     status.epoch = max(status.epoch, machine.last_epoch)
     state, guarantee = machine.view.state, machine.view.guarantee

@@ -80,7 +80,7 @@ T = TypeVar("T")
 TICK_SECONDS = 0.05
 WATCH_SECONDS = 5.0
 ORDER_SECONDS = 10.0
-CHANGE_SECONDS = 5.0  # a change is tried; the commands of operators wait twice as long
+CHANGE_SECONDS = 2.5  # a change is tried; clients wait ATTEMPT_SECONDS for a node's answer
 ROLL_SECONDS = 1.0  # between two looks at who is registered
 AGAIN_SECONDS = 0.5  # before a change without an answer is sent again
 JOIN_SECONDS = 2.0
@@ -190,11 +190,11 @@ class FailoverService:
         return self._keeper.ttl_seconds
 
     @property
-    def standing_reason(self) -> str:
-        """Why this node neither leads nor follows; what it read before etcd went away is old."""
-        if self._unread:
-            return f"the registry does not answer ({self._unread}): see whether etcd runs"
-        return self.machine.reason
+    def unread_reason(self) -> str:
+        """Why what this node knows of its group is old; empty where it could read the registry."""
+        if not self._unread:
+            return ""
+        return f"the registry does not answer ({self._unread}): see whether etcd runs"
 
     @property
     def renewal_ms_max(self) -> int:
