@@ -9,6 +9,7 @@ import grpc
 
 from duolog import _fromwire as fromwire
 from duolog._background import all_of
+from duolog._checks import INT32_MAX, checked_text, checked_whole
 from duolog._connection import REFUSED, Connection, Others, ask_one
 from duolog._descriptions import (
     ClusterStatus,
@@ -132,11 +133,11 @@ class Admin:
             lite_ttl_minutes: a lite topic that gets nothing for so long is forgotten; 0: never.
         """
         request = wire.TopicRequest(
-            topic=topic,
-            queues=queues,
-            perm=perm,
-            message_type=message_type,
-            lite_ttl_minutes=lite_ttl_minutes,
+            topic=checked_text("topic", topic),
+            queues=checked_whole("queues", queues, 1, INT32_MAX),
+            perm=checked_whole("perm", perm, 0, INT32_MAX),
+            message_type=checked_text("message_type", message_type, empty=True),
+            lite_ttl_minutes=checked_whole("lite_ttl_minutes", lite_ttl_minutes, 0, INT32_MAX),
         )
         await self._router.groups(self._timeout)
         answers = await self._ask_all(

@@ -12,6 +12,14 @@ from duolog._admin import Admin, status_of, topics_at
 from duolog._background import close_after, close_all
 from duolog._batcher import BUFFER_BYTES, Buffering
 from duolog._busypoll import MICROSECONDS_MAX
+from duolog._checks import (
+    INT32_MAX,
+    UINT32_MAX,
+    checked_number,
+    checked_text,
+    checked_texts,
+    checked_whole,
+)
 from duolog._connection import ATTEMPT_SECONDS
 from duolog._consumer import Consumer
 from duolog._descriptions import NodeStatus, TopicDescription
@@ -37,18 +45,22 @@ if TYPE_CHECKING:
     from duolog._spans import Spans
 
 AT_ONCE = 1.0  # seconds
+WAIT_SECONDS_MAX = 86400.0  # of a pull
 TOPICS_SECONDS = 5.0  # a node that takes longer is asked again
 
 
 def parse_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:
     """`host:port,host:port` or a sequence of them. Raises BadRequest."""
-    words = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
-    found = tuple(word.strip() for word in words if word.strip())
+    words = endpoints.split(",") if isinstance(endpoints, str) else endpoints
+    found = tuple(
+        word.strip() for each in checked_texts("endpoints", words) if (word := each.strip())
+    )
     if not found:
         raise BadRequest("no endpoints given: expected HOST:PORT[,HOST:PORT...]")
     for endpoint in found:
         host, separator, port = endpoint.rpartition(":")
-        if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        known = separator and host and "/" not in host
+        if not known or not port.isdecimal() or not 0 < int(port) < 65536:
             raise BadRequest(f"endpoint {endpoint!r} is not HOST:PORT")
     return found
 
@@ -89,10 +101,8 @@ class Client:
                 global one, if the program has set it before.
             runtime: what the client runs on; a simulation gives its own.
         """
-        if not timeout > 0:  # nor is NaN
-            raise BadRequest(f"timeout is {timeout} s; it must be above 0")
-        if not 0 <= busy_poll_us <= MICROSECONDS_MAX:
-            raise BadRequest(f"busy_poll_us is {busy_poll_us}; it must be 0 to {MICROSECONDS_MAX}")
+        _check_timeout(timeout)
+        checked_whole("busy_poll_us", busy_poll_us, 0, MICROSECONDS_MAX)
         self._endpoints = parse_endpoints(endpoints)
         login, secured = login_of(user, password), tls_of(tls)
         if secured is not None:
@@ -143,8 +153,9 @@ class Client:
         self, timeout: float | None, buffering: Buffering, options: SendOptions
     ) -> Producer:
         """Not called by users: `producer`, that may take messages from other threads."""
-        if buffering.bytes < 1:
-            raise BadRequest(f"buffer_bytes is {buffering.bytes}; it must be above 0")
+        checked_whole("buffer_bytes", buffering.bytes, 1)
+        checked_number("linger", buffering.linger, 0)
+        _check_timeout(timeout)
         made = Producer(self._router, self._topics, timeout or self._timeout, buffering, options)
         self._producers = [one for one in self._producers if not one.ended]
         self._producers.append(made)
@@ -185,7 +196,7 @@ class Client:
         group: str,
         topics: str | Sequence[str],
         *,
-        tags: Sequence[str] = (),
+        tags: str | Sequence[str] = (),
         sql: str = "",
         start: Start = Start.EARLIEST,
         commit_interval: float = 5.0,
@@ -201,7 +212,7 @@ class Client:
         Args:
             group: members of one group share the queues.
             topics: what to read.
-            tags: only messages with one of these tags.
+            tags: only messages with one of these tags; a str is one.
             sql: only messages whose properties fulfil this SQL92 expression.
             start: where a group without a committed offset begins.
             commit_interval: seconds between commits of what was consumed.
@@ -225,7 +236,7 @@ class Client:
             )
         consumption = Consumption(
             group=group,
-            tags=tags,
+            tags=checked_texts("tags", tags),
             sql=sql,
             start=start,
             commit_interval=commit_interval,
@@ -235,7 +246,7 @@ class Client:
         made = Consumer(
             self._router,
             self._topics,
-            [topics] if isinstance(topics, str) else topics,
+            checked_texts("topics", topics),
             consumption,
             Clustering(rebalance, tuple(rooms), tuple(queues))
             if shares
@@ -253,7 +264,7 @@ class Client:
         max_messages: int = 0,
         max_bytes: int = 0,
         wait: float = 0.0,
-        tags: Sequence[str] = (),
+        tags: str | Sequence[str] = (),
         sql: str = "",
         group: str | None = None,
     ) -> Batch:
@@ -262,17 +273,17 @@ class Client:
         Any node of the queue's replica group may answer. group: that replica group, where the topic
         lies in several.
         """
-        replica_group, _ = await self._topics.slot(topic, queue_id, group, self._timeout)
         request = wire.PullRequest(
-            topic=topic,
-            queue_id=queue_id,
-            queue_offset=queue_offset,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            wait_ms=int(wait * 1000),
-            tags=list(tags),
-            sql=sql,
+            topic=checked_text("topic", topic),
+            queue_id=checked_whole("queue_id", queue_id, 0, INT32_MAX),
+            queue_offset=checked_whole("queue_offset", queue_offset),
+            max_messages=checked_whole("max_messages", max_messages, 0, UINT32_MAX),
+            max_bytes=checked_whole("max_bytes", max_bytes, 0, UINT32_MAX),
+            wait_ms=int(checked_number("wait", wait, 0, WAIT_SECONDS_MAX) * 1000),
+            tags=checked_texts("tags", tags),
+            sql=checked_text("sql", sql, empty=True),
         )
+        replica_group, _ = await self._topics.slot(topic, queue_id, group, self._timeout)
         return Batch(await self.fetch(request, replica_group), replica_group)
 
     async def fetch(
@@ -341,6 +352,11 @@ class Client:
     async def __aexit__(self, kind: object, *_: object) -> None:
         """Close."""
         await close_after(kind, self.close)
+
+
+def _check_timeout(timeout: float | None) -> None:
+    if timeout is not None and not checked_number("timeout", timeout) > 0:
+        raise BadRequest(f"timeout is {timeout} s; it must be above 0")
 
 
 def runtime_of(client: Client) -> Runtime:

@@ -6,9 +6,10 @@ Rules: nothing is done per message that C code can do for the batch.
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
+from duolog._checks import checked_text, checked_texts, encoded
 from duolog._errors import BadRequest
 
 try:
@@ -95,10 +96,15 @@ def crc32(*parts: bytes | memoryview, start: int = 0) -> int:
 
 
 def property_text(
-    tags: str | None, keys: Sequence[str], properties: dict[str, str] | None
+    tags: str | None, keys: str | Sequence[str], properties: Mapping[str, str] | None
 ) -> bytes:
-    """Property text of a message; BadRequest for what cannot be written in one."""
+    """Property text of a message; BadRequest for what cannot be written in one.
+
+    keys: several, or a str that is one.
+    """
     pairs: dict[str, str] = {}
+    if properties and not isinstance(properties, Mapping):
+        raise BadRequest(f"properties must be a dict of str, not {type(properties).__name__}")
     for name, value in (properties or {}).items():
         if name in RESERVED:
             raise BadRequest(f"property name {name!r} is reserved")
@@ -106,17 +112,22 @@ def property_text(
     if tags:
         pairs["TAGS"] = tags
     if keys:
-        if any(not key or KEY_SEPARATOR in key for key in keys):
+        keys = checked_texts("keys", keys)
+        if any(KEY_SEPARATOR in key for key in keys):
             raise BadRequest("a key must not be empty or contain a space")
         pairs["KEYS"] = KEY_SEPARATOR.join(keys)
     for name, value in pairs.items():
+        if type(value) is not str or type(name) is not str:
+            checked_text("tags" if name == "TAGS" else f"the value of property {name!r}", value)
+            checked_text("the name of a property", name)
         if not name or not value:
             raise BadRequest(f"property {name!r} has an empty name or value")
         if not (name.isprintable() and value.isprintable()) and _has_control(name + value):
             raise BadRequest(f"property {name!r} has control characters")
-    return PROPERTY_SEPARATOR.join(
+    text = PROPERTY_SEPARATOR.join(
         name + NAME_VALUE_SEPARATOR + value for name, value in pairs.items()
-    ).encode()
+    )
+    return encoded("the text of the properties", text)
 
 
 def _has_control(text: str) -> bool:

@@ -124,6 +124,7 @@ class Connection:
         self._held: dict[asyncio.Future[None], None] = {}  # appends, while they change over
         self._changing = Background()
         self._speaks_frames = runtime.speaks_frames
+        self._closed = False
         self.ids = itertools.count(1)
 
     @property
@@ -244,6 +245,8 @@ class Connection:
         no other node will replace; otherwise NotMaster is raised once it could not be reached from
         here either.
         """
+        if self._closed:
+            raise Unavailable("the client is closed")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         back_off = BackOff(self.runtime.chance)
@@ -420,6 +423,7 @@ class Connection:
 
     async def close(self) -> None:
         """Close the channels."""
+        self._closed = True
         await self._learning.stop()
         await self._changing.stop()
         for place in self._held:

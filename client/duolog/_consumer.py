@@ -16,6 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from duolog._background import Background, close_all
+from duolog._checks import INT32_MAX, checked_whole
 from duolog._errors import BadRequest, DuologError, UnknownTopic
 from duolog._groupreader import GroupReader
 from duolog._membership import (
@@ -30,6 +31,7 @@ from duolog._membership import (
 from duolog._message import Batch, Message
 from duolog._router import FRESH_SECONDS, Router
 from duolog._start import Start
+from duolog._terms import LEVEL_MAX
 from duolog._topics import TopicCache
 from duolog._tracecontext import context_in
 
@@ -78,6 +80,7 @@ class Consumer:
 
     async def start(self) -> None:
         """Join the group and begin to read. Raises UnknownTopic, Unavailable, Timeout."""
+        self._check_open()
         if self._started:
             return
         try:
@@ -152,8 +155,14 @@ class Consumer:
 
     async def __aenter__(self) -> "Consumer":
         """Join."""
+        if self._started:
+            raise BadRequest("the consumer is in use already: make another one")
         await self.start()
         return self
+
+    def _check_open(self) -> None:
+        if self._left:
+            raise BadRequest("the consumer is closed: make another one")
 
     async def __aexit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         """Leave; after an error the message in hand does not count as consumed."""
@@ -163,6 +172,11 @@ class Consumer:
             for reader in self._readers.values():
                 reader.forget_handed()
         await self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has left the group."""
+        return self._left
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -206,6 +220,9 @@ class Consumer:
         self, take: Callable[[GroupReader], T | None], timeout: float | None
     ) -> T | None:
         """The next message of the readers, in turn; waits if none has one."""
+        if not self._started:
+            raise BadRequest("the consumer was not started: use it in `with`, or call `start`")
+        self._check_open()
         self._polled = True
         for reader in self._readers.values():
             reader.consume_handed()
@@ -236,19 +253,19 @@ class Consumer:
             reader.take_back()
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """All batches, for ever."""
-        while (batch := await self.get_batch()) is not None:
+        """All batches, until the consumer is closed."""
+        while not self._left and (batch := await self.get_batch()) is not None:
             yield batch
 
     def __aiter__(self) -> "Consumer":
-        """All messages, for ever."""
+        """All messages, until the consumer is closed."""
         return self
 
     async def __anext__(self) -> Message:
         """The next message."""
         for message in self._at_hand:  # as `get`, without another coroutine for each message
             return message
-        found = await self.get()
+        found = None if self._left else await self.get()
         if found is None:
             raise StopAsyncIteration
         return found
@@ -270,6 +287,8 @@ class Consumer:
         Returns where it is now: %RETRY%<group> (when its delay is over) or %DLQ%<group>. Raises
         BadRequest if the consumer broadcasts, NoSuchMessage if it is no longer there.
         """
+        checked_whole("delay_level", delay_level, -INT32_MAX, LEVEL_MAX)
+        checked_whole("max_attempts", max_attempts, 0, INT32_MAX)
         if isinstance(self._place, OffsetFile):
             raise BadRequest("a broadcasting consumer cannot send messages back")
         reader = self._readers.get(message.group)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from duolog._checks import checked_number, checked_text
 from duolog._connection import Connection, Others
 from duolog._errors import BadRequest, DuologError, StaleMember, UnknownTopic
 from duolog._start import Start, on_wire
@@ -21,6 +22,7 @@ from duolog.wire import duolog_pb2 as wire
 
 Queue = tuple[str, int]
 LEAVE_SECONDS = 2.0
+INTERVAL_SECONDS_MAX = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +44,16 @@ class Consumption:
     begun: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        """Raise BadRequest if a start, a group or the filters are invalid."""
+        """Raise BadRequest if a start, a group, an interval or the filters are invalid."""
+        checked_text("sql", self.sql, empty=True)
+        checked_number("commit_interval", self.commit_interval, 0, INTERVAL_SECONDS_MAX)
+        if not checked_number("session", self.session, 0, INTERVAL_SECONDS_MAX):
+            raise BadRequest("session is 0 s; it must be above 0")
         if self.tags and self.sql:
             raise BadRequest("filter messages by tags or by SQL, not by both")
         if not isinstance(self.start, Start):
             raise BadRequest(f"start must be Start.EARLIEST or Start.LATEST, not {self.start!r}")
-        if not self.group:
-            raise BadRequest("a consumer needs a group")
+        checked_text("group", self.group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,14 @@ from duolog._batcher import (
     Filling,
     producer_closed,
 )
+from duolog._checks import (
+    INT32_MAX,
+    checked_bodies,
+    checked_number,
+    checked_text,
+    checked_texts,
+    checked_whole,
+)
 from duolog._columns import pack, property_text, repeat
 from duolog._errors import BadRequest, UnknownTopic
 from duolog._posted import MESSAGE_BYTES, SEND_BYTES, Posted, Told
@@ -150,7 +158,7 @@ class Producer:
         body: bytes,
         *,
         key: str | None = None,
-        keys: Sequence[str] = (),
+        keys: str | Sequence[str] = (),
         tags: str | None = None,
         properties: dict[str, str] | None = None,
         queue_id: int | None = None,
@@ -187,7 +195,7 @@ class Producer:
         """
         if get_ident() != self._thread:
             self._check_thread()
-        deadline = self._clock() + (self._timeout if timeout is None else timeout)
+        deadline = self._clock() + (self._timeout if timeout is None else _seconds(timeout))
         if (
             (key is None and queue_id is None and tags is None)
             and (delay is None and deliver_at is None and delay_level is None)
@@ -211,6 +219,7 @@ class Producer:
                 return await answer
         if type(body) is not bytes:
             body = _copied(body)
+        _check_place(topic, queue_id)
         if self._closed:
             raise producer_closed()
         terms, text = PLAIN, b""
@@ -250,7 +259,7 @@ class Producer:
         body: bytes,
         *,
         key: str | None = None,
-        keys: Sequence[str] = (),
+        keys: str | Sequence[str] = (),
         tags: str | None = None,
         properties: dict[str, str] | None = None,
         queue_id: int | None = None,
@@ -283,7 +292,7 @@ class Producer:
         # For each message of programs that post hundreds of thousands a second.
         if get_ident() != self._thread and self._loop is None:
             self._check_thread()
-        deadline = self._clock() + (self._timeout if timeout is None else timeout)
+        deadline = self._clock() + (self._timeout if timeout is None else _seconds(timeout))
         if (
             (key is None and queue_id is None and tags is None and on_done is None)
             and (delay is None and deliver_at is None and delay_level is None)
@@ -313,6 +322,7 @@ class Producer:
             batcher.refuse_more()
         if type(body) is not bytes:
             body = _copied(body)
+        _check_place(topic, queue_id)
         terms, text = PLAIN, b""
         if delay is not None or deliver_at is not None or delay_level is not None:
             terms = Terms.of(delay, deliver_at, delay_level, self._delayed_from())
@@ -450,9 +460,15 @@ class Producer:
             as `send`; where the batch takes several requests, earlier ones may have been stored.
         """
         self._check_open()
-        seconds = self._timeout if timeout is None else timeout
-        if not bodies:
+        seconds = self._timeout if timeout is None else _seconds(timeout)
+        _check_place(topic, queue_id)
+        if not checked_bodies(bodies):
             return BatchReceipt(0, ())
+        for name, columns in (("keys", keys), ("tags_list", tags_list)):
+            if columns is not None and (isinstance(columns, str) or len(columns) != len(bodies)):
+                raise BadRequest(
+                    f"{name} must have an entry for each of the {len(bodies)} messages"
+                )
         same, texts = b"", None
         if keys is None and tags_list is None:
             same = property_text(tags, (), None)
@@ -540,17 +556,33 @@ class Producer:
 
 
 def _text(
-    tags: str | None, key: str | None, keys: Sequence[str], properties: dict[str, str] | None
+    tags: str | None,
+    key: str | None,
+    keys: str | Sequence[str],
+    properties: dict[str, str] | None,
 ) -> bytes:
-    if not keys:
-        keys = (key,) if key else ()
-    elif key:
-        keys = (key, *keys)
+    if key is not None and type(key) is not str:
+        checked_text("key", key)
+    if key:
+        keys = (key, *checked_texts("keys", keys)) if keys else (key,)
     return property_text(tags, keys, properties)
 
 
 def _copied(body: bytes) -> bytes:
-    """A body that its owner may change meanwhile. Raises TypeError for what is none."""
+    """A body that its owner may change meanwhile. Raises BadRequest for what is none."""
     if not isinstance(body, bytes | bytearray | memoryview):
-        raise TypeError(f"a body is bytes, not {type(body).__name__}")
+        raise BadRequest(f"a body must be bytes, not {type(body).__name__}")
     return bytes(body)
+
+
+def _check_place(topic: str, queue_id: int | None) -> None:
+    """Raise BadRequest for what names no queue."""
+    if type(topic) is not str or not topic or not topic.isascii():
+        checked_text("topic", topic)
+    if queue_id is not None:
+        checked_whole("queue_id", queue_id, 0, INT32_MAX)
+
+
+def _seconds(timeout: float) -> float:
+    """A timeout; one that is over already ends what it is for."""
+    return checked_number("timeout", timeout)

@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass, replace
 
+from duolog._checks import checked_number, checked_whole
 from duolog._errors import BadRequest
+
+LEVEL_MAX = 18  # a node may be set to fewer or more levels; RocketMQ's names go up to this one
+MS_LEAST = 30_000_000_000  # a time in seconds is taken for one in ms below this
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +33,15 @@ class Terms:
         given = [word for word in (delay, deliver_at, delay_level) if word is not None]
         if not given:
             return PLAIN
-        if len(given) > 1 or min(given) < 0:
-            raise BadRequest(
-                "give only one of delay, deliver_at and delay_level, and not a negative one"
-            )
+        if len(given) > 1:
+            raise BadRequest("give only one of delay, deliver_at and delay_level")
         if delay is not None:
-            return Terms(int(wall_ms + delay * 1000))
-        return Terms(deliver_at or 0, delay_level or 0)
+            return Terms(int(wall_ms + checked_number("delay", delay, 0) * 1000))
+        if deliver_at is None:
+            return Terms(delay_level=checked_whole("delay_level", delay_level or 0, 0, LEVEL_MAX))
+        if 0 < checked_whole("deliver_at", deliver_at) < MS_LEAST:
+            raise BadRequest(f"deliver_at is {deliver_at}: that is 1970; give ms, not seconds")
+        return Terms(deliver_at)
 
     def expecting(self, offset: int, queue_id: int | None) -> "Terms":
         """The terms of a batch that is stored at this offset of its queue alone, or BadRequest."""

@@ -292,7 +292,7 @@ class Producer(_Face[AsyncProducer]):
         body: bytes,
         *,
         key: str | None = None,
-        keys: Sequence[str] = (),
+        keys: str | Sequence[str] = (),
         tags: str | None = None,
         properties: dict[str, str] | None = None,
         queue_id: int | None = None,
@@ -472,8 +472,8 @@ class Consumer(_Face[AsyncConsumer]):
         return self._of.assignment
 
     def __iter__(self) -> Iterator[Message]:
-        """All messages, for ever."""
-        while (message := self.get()) is not None:
+        """All messages, until the consumer is closed."""
+        while not self._of.closed and (message := self.get()) is not None:
             yield message
 
     def close(self) -> None:
@@ -486,7 +486,7 @@ class Consumer(_Face[AsyncConsumer]):
 
     def __enter__(self) -> "Consumer":
         """Join the group."""
-        self._loop.run(self._of.start())
+        self._loop.run(self._of.__aenter__())
         return self
 
     def __exit__(self, kind: object, value: BaseException | None, trace: object) -> None:

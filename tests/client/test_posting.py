@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import duolog
 import pytest
@@ -245,12 +244,6 @@ async def test_a_closed_producer_reports_what_it_abandoned_and_refuses_everythin
     assert not bench.producer._batcher._busy
     timer = bench.producer._batcher._timer
     assert timer is None or timer.cancelled()
-
-
-@pytest.mark.parametrize("body", ["text", None, 7])
-async def test_an_invalid_body_is_refused_at_once(bench: Bench, body: Any) -> None:
-    with pytest.raises(TypeError, match="a body is bytes"):
-        bench.producer.post("T", body)
 
 
 async def test_a_body_that_changes_later_is_sent_as_it_was(bench: Bench) -> None:

@@ -1,0 +1,77 @@
+"""Checks of what a program hands to the SDK: one typed error in words, before anything is sent."""
+
+from collections.abc import Iterable, Sequence
+from math import inf
+
+from duolog._errors import BadRequest
+
+INT32_MAX = (1 << 31) - 1
+UINT32_MAX = (1 << 32) - 1
+INT64_MAX = (1 << 63) - 1
+
+
+def checked_text(name: str, value: str, *, empty: bool = False) -> str:
+    """A text that can be sent. Raises BadRequest."""
+    if not isinstance(value, str):
+        raise _wrong(name, value, "a str")
+    if not value and not empty:
+        raise BadRequest(f"{name} is empty")
+    if not value.isascii():
+        encoded(name, value)
+    return value
+
+
+def encoded(name: str, value: str) -> bytes:
+    """A text as UTF-8. Raises BadRequest for half of a surrogate pair."""
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"{name} is no valid text: {error}") from None
+
+
+def checked_texts(name: str, values: str | Iterable[str]) -> tuple[str, ...]:
+    """Several texts; a str is one, not its letters. Raises BadRequest."""
+    if isinstance(values, str):
+        return (checked_text(name, values),)
+    if not isinstance(values, Iterable) or isinstance(values, bytes):
+        raise _wrong(name, values, "a str or a sequence of them")
+    return tuple(checked_text(f"one of {name}", value) for value in values)
+
+
+def checked_number(name: str, value: float, least: float = -inf, most: float = inf) -> float:
+    """A finite number of a range. Raises BadRequest."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise _wrong(name, value, "a number")
+    if not (least <= value <= most and -inf < value < inf):  # nor is NaN
+        raise BadRequest(f"{name} is {value}; it must be {_range(least, most)}")
+    return value
+
+
+def checked_whole(name: str, value: int, least: int = 0, most: int = INT64_MAX) -> int:
+    """A whole number of a range. Raises BadRequest."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _wrong(name, value, "a whole number")
+    if not least <= value <= most:
+        raise BadRequest(f"{name} is {value}; it must be {_range(least, most)}")
+    return value
+
+
+def checked_bodies(bodies: Sequence[bytes]) -> Sequence[bytes]:
+    """Bodies of a batch. Raises BadRequest."""
+    if isinstance(bodies, bytes | bytearray | memoryview | str) or not isinstance(bodies, Sequence):
+        raise _wrong("bodies", bodies, "a sequence of bytes")
+    kinds = set(map(type, bodies))
+    if kinds - {bytes}:
+        other = next(body for body in bodies if type(body) is not bytes)
+        raise _wrong("one of bodies", other, "bytes")
+    return bodies
+
+
+def _range(least: float, most: float) -> str:
+    if least == -inf and most == inf:
+        return "a finite number"
+    return f"at least {least}" if most in (inf, INT64_MAX) else f"{least} to {most}"
+
+
+def _wrong(name: str, value: object, wanted: str) -> BadRequest:
+    return BadRequest(f"{name} must be {wanted}, not {type(value).__name__}")

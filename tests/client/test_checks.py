@@ -1,0 +1,154 @@
+"""What a program hands to the SDK by mistake: one typed error in words, before anything is sent."""
+
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import duolog
+import duolog.sync
+import pytest
+from duolog._columns import parse_properties, property_text
+
+NOWHERE = "127.0.0.1:1"  # a call that reached it would be Unavailable
+HALF = "\ud800"
+NAN, INF = math.nan, math.inf
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[duolog.sync.Client]:
+    with duolog.sync.Client(NOWHERE, timeout=0.1) as made:
+        yield made
+
+
+SENT: list[tuple[dict[str, Any], str]] = [
+    ({"topic": None}, "topic must be a str, not NoneType"),
+    ({"topic": 7}, "topic must be a str"),
+    ({"topic": ""}, "topic is empty"),
+    ({"topic": HALF}, "topic is no valid text"),
+    ({"body": "x"}, "a body must be bytes, not str"),
+    ({"body": None}, "a body must be bytes"),
+    ({"key": 7}, "key must be a str, not int"),
+    ({"key": HALF}, "no valid text"),
+    ({"keys": 7}, "keys must be a str or a sequence"),
+    ({"keys": [7]}, "one of keys must be a str"),
+    ({"keys": b"ab"}, "keys must be a str or a sequence"),
+    ({"keys": ["a b", "c"]}, "a key must not"),
+    ({"tags": 7}, "tags must be a str"),
+    ({"tags": ["a"]}, "tags must be a str, not list"),
+    ({"tags": HALF}, "no valid text"),
+    ({"properties": {"a": 1}}, "the value of property 'a' must be a str, not int"),
+    ({"properties": {1: "a"}}, "the name of a property must be a str"),
+    ({"properties": ["a"]}, "properties must be a dict"),
+    ({"properties": {"a": HALF}}, "no valid text"),
+    ({"queue_id": "0"}, "queue_id must be a whole number, not str"),
+    ({"queue_id": -1}, "queue_id is -1"),
+    ({"queue_id": 1 << 31}, "queue_id is 2147483648"),
+    ({"queue_id": True}, "queue_id must be a whole number, not bool"),
+    ({"delay": "5"}, "delay must be a number"),
+    ({"delay": NAN}, "delay is nan"),
+    ({"delay": INF}, "delay is inf"),
+    ({"delay": -1}, "delay is -1; it must be at least 0"),
+    ({"delay_level": 19}, "delay_level is 19; it must be 0 to 18"),
+    ({"delay_level": -1}, "delay_level is -1"),
+    ({"delay_level": 1.5}, "delay_level must be a whole number"),
+    ({"deliver_at": 1_764_441_600}, "give ms, not seconds"),
+    ({"deliver_at": 1.5e12}, "deliver_at must be a whole number"),
+    ({"delay": 1, "delay_level": 1}, "give only one of"),
+    ({"timeout": "1"}, "timeout must be a number"),
+    ({"timeout": NAN}, "timeout is nan"),
+]
+
+
+@pytest.mark.parametrize("call", ["send", "post"])
+@pytest.mark.parametrize(("wrong", "words"), SENT)
+def test_a_message_that_cannot_be_sent_is_refused_by_name(
+    client: duolog.sync.Client, call: str, wrong: dict[str, Any], words: str
+) -> None:
+    with client.producer() as producer, pytest.raises(duolog.BadRequest, match=words):
+        getattr(producer, call)(**{"topic": "T", "body": b"x", **wrong})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"bodies": b"abc"}, "bodies must be a sequence of bytes, not bytes"),
+        ({"bodies": "abc"}, "bodies must be a sequence of bytes, not str"),
+        ({"bodies": ["a"]}, "one of bodies must be bytes, not str"),
+        ({"bodies": None}, "bodies must be a sequence"),
+        ({"keys": [["k"]]}, "keys must have an entry for each of the 2 messages"),
+        ({"keys": "ab"}, "keys must have an entry"),
+        ({"keys": [[1], [2]]}, "one of keys must be a str"),
+        ({"tags_list": ["a"]}, "tags_list must have an entry"),
+        ({"tags_list": ["a", 1]}, "tags must be a str"),
+        *(pair for pair in SENT if not {"body", "key", "keys", "properties"} & pair[0].keys()),
+    ],
+)
+def test_a_batch_that_cannot_be_sent_is_refused_by_name(
+    client: duolog.sync.Client, wrong: dict[str, Any], words: str
+) -> None:
+    with client.producer() as producer, pytest.raises(duolog.BadRequest, match=words):
+        producer.send_batch(**{"topic": "T", "bodies": [b"a", b"b"], **wrong})
+
+
+Call = Callable[[duolog.sync.Client], object]
+CALLS: list[tuple[Call, str]] = [
+    (lambda _: duolog.sync.Client("http://127.0.0.1:1"), "is not HOST:PORT"),
+    (lambda _: duolog.sync.Client("127.0.0.1:99999"), "is not HOST:PORT"),
+    (lambda _: duolog.sync.Client(None), "endpoints must be a str or"),  # type: ignore[arg-type]
+    (lambda _: duolog.sync.Client([1]), "one of endpoints must"),  # type: ignore[list-item]
+    (lambda _: duolog.sync.Client(NOWHERE, timeout="5"), "timeout must"),  # type: ignore[arg-type]
+    (lambda _: duolog.sync.Client(NOWHERE, timeout=NAN), "timeout is nan"),
+    (lambda _: duolog.sync.Client(NOWHERE, timeout=0), "timeout is 0"),
+    (lambda _: duolog.sync.Client(NOWHERE, user=5), "user must be a str"),  # type: ignore[arg-type]
+    (lambda c: c.producer(timeout=-1), "timeout is -1"),
+    (lambda c: c.producer(linger=-1), "linger is -1"),
+    (lambda c: c.producer(linger=NAN), "linger is nan"),
+    (lambda c: c.producer(buffer_bytes=0), "buffer_bytes is 0"),
+    (lambda c: c.producer(buffer_bytes="1"), "buffer_bytes must"),  # type: ignore[arg-type]
+    (lambda c: c.consumer("g", "T", session=-1), "session is -1"),
+    (lambda c: c.consumer("g", "T", session=0), "session is 0"),
+    (lambda c: c.consumer("g", "T", commit_interval=NAN), "commit_interval is nan"),
+    (lambda c: c.consumer("g", None), "topics must be a str or"),  # type: ignore[arg-type]
+    (lambda c: c.consumer("g", [7]), "one of topics must be a str"),  # type: ignore[list-item]
+    (lambda c: c.consumer("g", []), "at least one topic"),
+    (lambda c: c.consumer("", "T"), "group is empty"),
+    (lambda c: c.consumer("g", "T", tags=[7]), "one of tags must"),  # type: ignore[list-item]
+    (lambda c: c.consumer("g", "T", sql=7), "sql must be a str"),  # type: ignore[arg-type]
+    (lambda c: c.consumer("g", "T").get(0.1), "the consumer was not started"),
+    (lambda c: c.consumer("g", "T").get_batch(0.1), "the consumer was not started"),
+    (lambda c: c.pull("T", 0, -1), "queue_offset is -1"),
+    (lambda c: c.pull("T", 0, 0, wait=NAN), "wait is nan"),
+    (lambda c: c.pull("", 0, 0), "topic is empty"),
+    (lambda c: c.admin.create_topic("T", 0), "queues is 0; it must be at least 1|queues is 0"),
+    (lambda c: c.admin.create_topic("T", "2"), "queues must be a whole"),  # type: ignore[arg-type]
+    (lambda c: c.admin.create_topic("T", lite_ttl_minutes=-1), "lite_ttl_minutes is -1"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), CALLS)
+def test_a_call_with_a_wrong_value_is_refused_by_name(
+    client: duolog.sync.Client, call: Call, words: str
+) -> None:
+    with pytest.raises(duolog.BadRequest, match=words):
+        call(client)
+
+
+def test_a_str_is_one_tag_and_one_key(client: duolog.sync.Client) -> None:
+    assert client.consumer("g", "T", tags="en")._of._consumption.tags == ("en",)
+    assert parse_properties(property_text(None, "abc", None)) == {"KEYS": "abc"}
+
+
+async def test_a_client_and_a_consumer_that_are_closed_refuse_every_call() -> None:
+    client = duolog.Client(NOWHERE, timeout=0.1)
+    consumer = client.consumer("g", "T")
+    await client.close()
+    calls: list[Callable[[], Awaitable[object]]] = [
+        client.admin.node_status,
+        lambda: client.pull("T", 0, 0),
+    ]
+    for call in calls:
+        with pytest.raises(duolog.Unavailable, match="the client is closed"):
+            await call()
+    with pytest.raises(duolog.BadRequest, match="the consumer is closed"):
+        await consumer.start()
+    assert [message async for message in consumer] == []
