@@ -303,13 +303,17 @@ class View:
     members: Mapping[str, Member] = field(default_factory=dict)
 
     @property
+    def nodes(self) -> set[str]:
+        """The names of the members, whether or not they live."""
+        in_set = self.state.sync_state_set if self.state is not None else frozenset()
+        return {replica.node for replica in in_set} | self.members.keys() | self.replicas.keys()
+
+    @property
     def down(self) -> dict[str, int]:
         """The members that are not registered, and since when (wall ms); 0: not known."""
-        in_set = self.state.sync_state_set if self.state is not None else frozenset()
-        names = {replica.node for replica in in_set} | self.members.keys()
         return {
             node: self.members[node].down_since_ms if node in self.members else 0
-            for node in sorted(names - self.replicas.keys())
+            for node in sorted(self.nodes - self.replicas.keys())
         }
 
     def unreached_by(self, node: str) -> dict[str, Unreached]:

@@ -136,8 +136,7 @@ def group_route(name: str, view: View) -> wire.GroupRoute:
     if master is not None:
         route.master, route.master_endpoint = master.replica.node, master.endpoint
     members = state.sync_state_set if state is not None else frozenset()
-    names = view.replicas.keys() | view.down.keys()
-    for node in sorted(names):
+    for node in sorted(view.nodes):
         found = view.replicas.get(node)
         route.replicas.add(
             node=node,

@@ -722,14 +722,16 @@ class FailoverService:
             raise sdk.BadRequest(
                 f"cannot forget {node}: it is in the SyncStateSet, and may hold acknowledged "
                 "messages that no other node has; start other nodes until it has left the set "
-                f"(`cluster status`), or lower {REPLICAS} (`cluster set`)"
+                f"(`cluster status`), or lower {REPLICAS} (`cluster set`) and "
+                f"{OPTIONS[REPLICAS]} of the nodes"
             )
         if await self._change(groupchanges.forget(self._keys, view, node)) is None:
             raise sdk.BadRequest(f"cannot forget {node}: the group changed meanwhile; try again")
+        await self._read_again()
 
     def _check_known(self, node: str) -> None:
         """Raise BadRequest unless a node belongs to the group."""
-        known = {replica.node for replica in self._members()} | self.machine.view.members.keys()
+        known = self.machine.view.nodes
         if node not in known:
             raise sdk.BadRequest(f"node {node!r} is not in the group; its nodes: {sorted(known)}")
 

@@ -90,7 +90,8 @@ def send(
     source: Iterator[str] = iter([body]) if body is not None else _lines(template, count)
 
     try:
-        sent = asked(lambda client: _sent(client, topic, source, common, lines_json))
+        hints = {"ResultUnknown": "duolog msg find TOPIC --unique-key KEY"}
+        sent = asked(lambda client: _sent(client, topic, source, common, lines_json), hints)
     except KeyError as error:
         output.fail(f"template {template!r}: unknown field {error}", "fields: line, n, time")
     except _BadTemplate as error:

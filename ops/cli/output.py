@@ -194,7 +194,6 @@ _HINTS = {
     "TopicExists": "duolog topic alter TOPIC --queues N",
     "NoSuchMessage": "duolog msg find TOPIC --key KEY",
     "MessageTooLarge": "sending a smaller body, or store.max_message_size in duolog.toml",
-    "ResultUnknown": "duolog msg find TOPIC --unique-key KEY",
     "Unauthenticated": "--user NAME --password-file FILE   (or: duolog context add NAME --help)",
 }
 # Errors that a context's connection settings may cause; they name it.

@@ -487,6 +487,8 @@ async def test_a_member_that_is_gone_is_down_in_every_view_until_it_is_forgotten
             await client.admin.forget(gone)
     before_ms = time.time_ns() // 1_000_000
     await voters.stop(gone)
+    nodes = voters.nodes.values()
+    await until(lambda: all(service(n).routes["broker-a"].down.get(gone) for n in nodes))
     for name in sorted(voters.nodes):  # each node learns of it in its own time
         async with voters.client(name) as client:
 
@@ -516,13 +518,11 @@ async def test_a_member_that_is_gone_is_down_in_every_view_until_it_is_forgotten
     async with voters.client() as client:
         assert (await client.admin.node_status()).replication.down == {gone: since_ms}
         await client.admin.forget(gone)
-        await until(
-            lambda: all(not service(n).routes["broker-a"].down for n in voters.nodes.values())
-        )
-        (group,) = (await client.admin.route()).groups
-        assert gone not in {replica.node for replica in group.replicas}
         with pytest.raises(duolog.BadRequest, match=f"node '{gone}' is not in the group"):
             await client.admin.forget(gone)
+        await until(lambda: all(not service(n).routes["broker-a"].down for n in nodes))
+        (group,) = (await client.admin.route()).groups
+        assert gone not in {replica.node for replica in group.replicas}
     await voters.start(gone)
     await voters.whole()
 

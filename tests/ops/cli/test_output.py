@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import typer
-from duolog import TrackedMessage, TrackStep
+from duolog import ResultUnknown, TrackedMessage, TrackStep
 
 from duolog_server.ops.cli.msgprinter import Printer
 from duolog_server.ops.cli.output import (
@@ -15,6 +15,7 @@ from duolog_server.ops.cli.output import (
     plain,
     print_facts,
     print_rows,
+    run,
     show_findings,
 )
 from duolog_server.ops.inspection.doctor.findings import Finding
@@ -54,6 +55,17 @@ def test_errors_and_findings_obey_no_controls(capsys: pytest.CaptureFixture[str]
     assert f"x… (3,003 characters) nor {'y' * WORD_MAX}\n" in shown
     assert len(shown) < WORD_MAX + 200
     assert plain("a\n\x1bb\t", kept="\n\t") == "a\n\\x1bb\t"
+
+
+def test_only_a_send_whose_result_is_unknown_is_told_to_look_for_its_message(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def drain() -> None:
+        raise ResultUnknown("the registry did not answer a change; see `cluster status`")
+
+    with pytest.raises(typer.Exit):
+        run(drain())
+    assert capsys.readouterr().err.endswith("see `cluster status`\n")
 
 
 @pytest.mark.parametrize("template", [None, "{body} {tags} {properties[a]}"])
