@@ -733,7 +733,10 @@ class FailoverService:
         """Raise BadRequest unless a node belongs to the group."""
         known = self.machine.view.nodes
         if node not in known:
-            raise sdk.BadRequest(f"node {node!r} is not in the group; its nodes: {sorted(known)}")
+            raise sdk.BadRequest(
+                f"node {node!r} is not in group {self._keys.group}; its nodes: "
+                f"{', '.join(sorted(known))}"
+            )
 
     def _members(self) -> set[Replica]:
         view = self.machine.view

@@ -87,8 +87,10 @@ def sentence(seen: Seen, findings: Sequence[Finding]) -> str:
 
 def _replicas(seen: Seen) -> str:
     groups = seen.route.groups
-    members = [replica for group in groups for replica in group.replicas]
-    in_sync = sum(replica.in_sync for replica in members)
+    members = [(group.group, replica) for group in groups for replica in group.replicas]
+    # One that is down may be in the set until a put waits for it, or because it holds messages.
+    down = {(node.replication.group, node.name) for node in seen.nodes if node.is_down}
+    in_sync = sum(one.in_sync and (group, one.node) not in down for group, one in members)
     if not members:
         return f"{counted(len(seen.nodes), 'node')} with fixed roles."
     of = f" of {counted(len(groups), 'replica group')}" if len(groups) > 1 else ""
@@ -150,7 +152,7 @@ def _row(seen: Seen, route: GroupRoute, node: NodeStatus, told: SlaveStatus | No
     return NodeRow(
         node,
         (route.group, node.name) not in seen.unreachable and not node.stale,
-        in_sync or (node.is_master and not node.stale),
+        (in_sync and not node.is_down) or (node.is_master and not node.stale),
         replica is not None and replica.drained,
         lag,
         lag_ms,

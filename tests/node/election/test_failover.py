@@ -431,7 +431,7 @@ async def test_a_drained_node_hands_over_leaves_and_comes_back(voters: Voters) -
         await client.admin.drain(old)
         await until(lambda: voters.leader is not None and name_of(voters.leader) != old)
         await until(lambda: voters.leader is not None and old not in voters.members())
-        with pytest.raises(duolog.BadRequest, match="node 'z' is not in the group"):
+        with pytest.raises(duolog.BadRequest, match="node 'z' is not in group broker-a; "):
             await client.admin.drain("z")
 
         async def left() -> bool:  # each node learns of it in its own time
@@ -518,7 +518,7 @@ async def test_a_member_that_is_gone_is_down_in_every_view_until_it_is_forgotten
     async with voters.client() as client:
         assert (await client.admin.node_status()).replication.down == {gone: since_ms}
         await client.admin.forget(gone)
-        with pytest.raises(duolog.BadRequest, match=f"node '{gone}' is not in the group"):
+        with pytest.raises(duolog.BadRequest, match=f"node '{gone}' is not in group"):
             await client.admin.forget(gone)
         await until(lambda: all(not service(n).routes["broker-a"].down for n in nodes))
         (group,) = (await client.admin.route()).groups

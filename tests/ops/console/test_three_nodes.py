@@ -10,11 +10,13 @@ import duolog
 import httpx
 import pytest
 
+from duolog_server.ops.console.pages.cluster import sentence as told_of
 from duolog_server.serve.server import Node
 from tests.node.replicas import GROUPS, WAIT_SECONDS, Elected, start_groups
 from tests.nodefixtures import StartNode
 from tests.ops.console.test_actions import act, form_of
 from tests.ops.console.test_app import ORIGIN, browser, read, sentence
+from tests.ops.inspection.doctor.test_diagnosis import with_node
 from tests.until import until
 
 
@@ -59,6 +61,11 @@ async def test_pages_go_on_when_the_node_they_ask_first_is_gone(
     page = await read(tab, "/")
     assert "does not answer" in page
     assert "All 3 replicas in sync" not in page
+
+
+def test_a_node_that_is_down_is_not_shown_as_in_sync_while_the_set_still_has_it() -> None:
+    seen = with_node("b", role="DOWN", stale=True)
+    assert told_of(seen, []) == "2 of 3 replicas in sync. a leads epoch 4. b is down."
 
 
 async def test_a_slave_that_is_gone_is_down_until_it_is_forgotten(
