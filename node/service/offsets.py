@@ -32,9 +32,11 @@ class Offsets:
 
         member: the one that reads the queues; empty for clients that the coordinator does not know.
         forward: offsets below the committed ones are ignored. Raises StaleMember if a queue belongs
-        to another member now, BadRequest, Busy, as `check_place` and as a change of metadata.
+        to another member now, BadGroup, BadRequest, Busy, as `check_place` and as a change of
+        metadata.
         """
-        check_group(group)
+        if not self._core.metadata.has_group(group):  # one of RocketMQ's may have any name
+            check_group(group)
         if len(queues) > QUEUES_MAX:
             raise sdk.BadRequest(
                 f"a commit of group {group!r} has {len(queues)} offsets; it may have {QUEUES_MAX}"

@@ -27,6 +27,7 @@ from duolog_server.compat.remoting.refusals import Refused
 from duolog_server.node.broker import Broker
 from duolog_server.node.consuming.offsets import begin, offset_at
 from duolog_server.node.consuming.reading import physical_memory
+from duolog_server.store.errors import StoreError
 from duolog_server.store.queueends import QueueKey
 
 log = structlog.get_logger("duolog.remoting")
@@ -88,7 +89,7 @@ class Commits:
             return
         try:
             await self._offsets.commit(group, queues)
-        except sdk.DuologError as error:
+        except (sdk.DuologError, StoreError) as error:
             log.debug("offsets were not committed", group=group, reason=str(error))
         self._forget(group, queues)
 

@@ -19,6 +19,8 @@ from duolog_server.compat.remoting.consuming.offsets import TOGETHER_MAX, Commit
 from duolog_server.compat.remoting.port.connection import Connection
 from duolog_server.node.core import turnbudget
 from duolog_server.serve.server import Node
+from duolog_server.store.errors import BadGroup
+from duolog_server.store.metadata import new_group
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.queueends import QueueKey
 from tests.compat.remoting.client import Remoting, connected, records
@@ -375,6 +377,23 @@ async def test_of_a_group_that_is_deleted_while_its_commits_are_stored_the_rest_
     assert commits._count == 0
 
 
+async def test_commits_that_are_refused_are_forgotten_and_those_of_other_groups_stored() -> None:
+    stored: list[str] = []
+
+    async def commit(group: str, _: dict[QueueKey, int]) -> None:
+        if group == "my.group":  # it was deleted meanwhile
+            raise BadGroup("no name of a new group")
+        stored.append(group)
+
+    metadata = SimpleNamespace(group_deleted=[], topic_deleted=[])
+    offsets = SimpleNamespace(commit=commit)
+    commits = Commits(cast(Any, SimpleNamespace(metadata=metadata, offsets=offsets)))
+    for group in ("my.group", "g"):
+        commits.note(group, ("T", 0), 100)
+    await commits.store()
+    assert (stored, commits._count) == (["g"], 0)
+
+
 async def test_of_a_topic_that_is_deleted_before_its_commits_are_stored_the_next_one_has_none(
     node: Node, remoting: Remoting
 ) -> None:
@@ -391,6 +410,17 @@ async def test_of_a_topic_that_is_deleted_before_its_commits_are_stored_the_next
     await metadata.put_topic(config)
     await until(lambda: metadata.tables.committed("g", "U", 0) == 3)
     assert metadata.tables.committed("g", "T", 0) < 0
+
+
+async def test_a_group_that_a_broker_of_rocketmq_had_commits_whatever_its_name_is(
+    node: Node, remoting: Remoting
+) -> None:
+    await filled(remoting, 3)
+    metadata = broker_of(node).metadata
+    metadata.tables.groups["my.group"] = new_group("my.group")  # of its configuration
+    update = {"consumerGroup": "my.group", "topic": "T", "queueId": 0, "commitOffset": 3}
+    assert (await remoting.ask(RequestCode.UPDATE_CONSUMER_OFFSET, update)).code == 0
+    await until(lambda: metadata.tables.committed("my.group", "T", 0) == 3, seconds=20)
 
 
 async def test_a_pull_commits_as_well(remoting: Remoting) -> None:
