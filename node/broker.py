@@ -45,6 +45,7 @@ from duolog_server.node.runtime.tls import Peers
 from duolog_server.node.service.lookups import Lookups
 from duolog_server.node.service.offsets import Offsets
 from duolog_server.node.service.publishservice import PublishService
+from duolog_server.node.service.receives import Receives
 from duolog_server.node.service.sends import Sends
 from duolog_server.node.traces.recorder import Recorder, Standing
 from duolog_server.store.clocks import MonoMs
@@ -149,6 +150,7 @@ class Broker:
         self.untaken = Untaken(limits.answers_bytes_max, limits.pull_bytes_max, calls)
         self.reader = Reader(core, self.replication, self.filters, self.waiting_calls, self.untaken)
         self.pop = PopService(core, self.filters, self.retries, self.waiting_calls)
+        self.receives = Receives(core, self.pop)
         self.lite = LiteService(core, self.pop, self.removal)
         self.groups = GroupCoordinator(NO_GRACE, config.node.group)
         self.offsets = Offsets(core, self.groups)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 from duolog import Start
 from duolog import _errors as sdk
@@ -10,7 +9,7 @@ from duolog import _errors as sdk
 from duolog_server.compat.grpc.litetopics import LiteTopics
 from duolog_server.compat.grpc.protocol import handles
 from duolog_server.compat.grpc.protocol.codes import OK, Refused, status, status_of
-from duolog_server.compat.grpc.protocol.messages import delivered, ms_of, pulled, size_of
+from duolog_server.compat.grpc.protocol.messages import delivered, ms_of, pulled
 from duolog_server.compat.grpc.protocol.names import group_of, topic_of
 from duolog_server.compat.grpc.protocol.settings import RECEIVE_BATCH
 from duolog_server.compat.grpc.protocol.stubs import Code, MessageQueue, Status, definition, service
@@ -25,6 +24,7 @@ from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.pop.liteservice import bound_topic
 from duolog_server.node.pop.popservice import Handle, Popped, PopRequest, PopService
 from duolog_server.node.service.offsets import Offsets
+from duolog_server.node.service.receives import Receives
 from duolog_server.store.errors import StoreError
 from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.queueends import QueueKey
@@ -58,9 +58,17 @@ def stale() -> Refused:
 class Receiver:
     """Delivers messages and handles their acknowledgements."""
 
-    def __init__(self, core: Core, pop: PopService, lite: LiteTopics, replica_group: str) -> None:
+    def __init__(
+        self,
+        core: Core,
+        pop: PopService,
+        receives: Receives,
+        lite: LiteTopics,
+        replica_group: str,
+    ) -> None:
         self._core = core
         self._pop = pop
+        self._receives = receives
         self._lite = lite
         self._replica_group = replica_group
 
@@ -103,29 +111,9 @@ class Receiver:
             subscriber,
             via,
         )
-        if subscriber is None:
-            await self._core.metadata.ensure_group(group)
-        client.group = group
         deadline = asyncio.get_running_loop().time() + _poll_seconds(request, left)
-        if self._core.throttle.on:
-            return await self._within_quotas(wanted, deadline, who)
-        return await self._pop.wait(wanted, deadline)
-
-    async def _within_quotas(self, request: PopRequest, deadline: float, who: Who) -> list[Popped]:
-        throttle, topic = self._core.throttle, request.topic
-
-        def may() -> bool:
-            return throttle.read(who, topic, again=True) is None
-
-        while await throttle.may_read(who, topic, deadline) is None:
-            _, count = throttle.at_once(who, topic, 1, request.count)
-            # Of many that waited for the same messages, the first one may have used the quota up.
-            found = await self._pop.wait(replace(request, count=count), deadline, may)
-            if found or asyncio.get_running_loop().time() >= deadline:
-                size = sum(size_of(popped.body, popped.properties) for popped in found)
-                throttle.sent(who, topic, size, len(found))
-                return found
-        return []  # none now: clients ask again
+        client.group = group
+        return await self._receives.receive(wanted, deadline, who)
 
     async def write(
         self,

@@ -27,7 +27,6 @@ from duolog_server.compat.grpc.protocol.messages import (
     TRANSACTION,
     Sent,
     sent,
-    size_of,
 )
 from duolog_server.compat.grpc.protocol.stubs import Code, Message, MessageType, service
 from duolog_server.node.broker import Broker
@@ -36,6 +35,7 @@ from duolog_server.node.deferred.transactionservice import HALF_TOPIC
 from duolog_server.node.engine.log import Outcome
 from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.service.receives import size_of
 from duolog_server.node.service.sends import Placed, Send
 from duolog_server.store.errors import StoreError
 from duolog_server.store.messagestore import PutResult

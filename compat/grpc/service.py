@@ -171,7 +171,8 @@ class MessagingService(rpc.MessagingServiceServicer):
         self._lite = LiteTopics(broker.core, broker.lite, broker.pop)
         self._authenticator = authenticator
         self.sender = Sender(broker)
-        self._receiver = Receiver(broker.core, broker.pop, self._lite, broker.group)
+        pop, receives = broker.pop, broker.receives
+        self._receiver = Receiver(broker.core, pop, receives, self._lite, broker.group)
         self._puller = Puller(broker.core, broker.reader, broker.offsets)
         self._routes = Routes(broker)
         self._relays = TelemetryRelays(self.forwarder)

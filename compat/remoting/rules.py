@@ -11,17 +11,20 @@ from duolog._message import RETRY_PREFIX
 
 from duolog_server.compat.remoting.codec.bodies import (
     group_name,
+    read_assignment_query,
     read_check,
     read_group,
     read_groups,
     read_heartbeat,
     read_locks,
+    read_request_mode,
     read_topics,
     topic_name,
 )
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.command import BadRequest, Command
 from duolog_server.compat.remoting.codec.headers import sent_fields
+from duolog_server.compat.remoting.receipts import origin_topic, read_acks
 from duolog_server.compat.remoting.routes import DEFAULT_TOPIC, reply_topic
 from duolog_server.node.identity.access.rules import (
     Facts,
@@ -77,6 +80,23 @@ def _sees(request: Command, facts: Facts) -> Needs:
 def _reads_as_group(request: Command, facts: Facts) -> list[Need]:
     group, topic = named(request, "consumerGroup"), named(request, "topic")
     return [*reads(topic, facts), group_sub(group)]
+
+
+def _acknowledges(request: Command, facts: Facts) -> list[Need]:
+    group = named(request, "consumerGroup")
+    topic = origin_topic(group, named(request, "topic"))
+    return [*reads(topic, facts), group_sub(group)]
+
+
+def _acknowledges_all(request: Command, facts: Facts) -> Needs:
+    for acks in read_acks(request.body):
+        yield from reads(acks.topic, facts)
+        yield group_sub(acks.group)
+
+
+def _assigned(request: Command, facts: Facts) -> list[Need]:
+    query = read_assignment_query(request.body)
+    return [*reads(query.topic, facts), group_sub(query.group)]
 
 
 def _of_topic(*actions: Action) -> NeedsOf:
@@ -161,6 +181,10 @@ def _put_group(request: Command, facts: Facts) -> Needs:
     return (need(group(group_name(read_group(request.body))), *PUTS),)
 
 
+def _request_mode(request: Command, facts: Facts) -> Needs:
+    return (need(group(read_request_mode(request.body).group), *PUTS),)
+
+
 def _put_groups(request: Command, facts: Facts) -> Needs:
     for row in read_groups(request.body):
         yield need(group(group_name(row)), *PUTS)
@@ -233,6 +257,7 @@ ADMINISTRATION: dict[int, Rule] = {
     RequestCode.DELETE_TOPIC_IN_NAMESRV: Rule(_of_topic(Action.DELETE)),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Rule(_put_group),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Rule(_put_groups),
+    RequestCode.SET_MESSAGE_REQUEST_MODE: Rule(_request_mode),
     RequestCode.DELETE_SUBSCRIPTIONGROUP: Rule(_of_group("groupName", Action.DELETE)),
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: Rule(_of_group("group", Action.GET)),
     RequestCode.GET_CONSUME_STATS: Rule(_of_group("consumerGroup", Action.GET)),
@@ -261,6 +286,11 @@ RULES: dict[int, Rule] = {
     RequestCode.SEND_REPLY_MESSAGE_V2: Rule(_reply),
     RequestCode.PULL_MESSAGE: Rule(_reads_as_group, again=True),
     RequestCode.LITE_PULL_MESSAGE: Rule(_reads_as_group, again=True),
+    RequestCode.POP_MESSAGE: Rule(_reads_as_group, again=True),
+    RequestCode.ACK_MESSAGE: Rule(_acknowledges),
+    RequestCode.BATCH_ACK_MESSAGE: Rule(_acknowledges_all),
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: Rule(_acknowledges),
+    RequestCode.QUERY_ASSIGNMENT: Rule(_assigned),
     RequestCode.QUERY_MESSAGE: Rule(_query, again=True),
     RequestCode.VIEW_MESSAGE_BY_ID: Rule(_anybody),  # of messages that the caller may read
     RequestCode.QUERY_CONSUMER_OFFSET: Rule(_committed),

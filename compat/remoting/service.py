@@ -17,8 +17,10 @@ from duolog_server.compat.remoting.administration.refused import unsupported
 from duolog_server.compat.remoting.administration.table import Administration
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command
+from duolog_server.compat.remoting.consuming.assignments import Assignments
 from duolog_server.compat.remoting.consuming.clients import Clients
 from duolog_server.compat.remoting.consuming.offsets import Commits, Offsets
+from duolog_server.compat.remoting.consuming.popping import Popping
 from duolog_server.compat.remoting.consuming.pulling import Pulling
 from duolog_server.compat.remoting.guarding.authenticator import Authenticator
 from duolog_server.compat.remoting.guarding.visibility import Sight
@@ -49,13 +51,18 @@ _NAMES = {code.value: code.name.lower() for code in RequestCode}
 _ENDS = {code.value: code.name.lower() for code in ResponseCode}
 SUCCESS, FAILED = "success", "process_request_failed"
 OTHER = "other"  # a code that a client chose, for an answer that is passed on
-_WAITING = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+_WAITING = (
+    RequestCode.PULL_MESSAGE,
+    RequestCode.LITE_PULL_MESSAGE,
+    RequestCode.POP_MESSAGE,
+)
 _SENDING = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_MESSAGE)
 _READS_JSON = (
     RequestCode.HEART_BEAT,
     RequestCode.LOCK_BATCH_MQ,
     RequestCode.UNLOCK_BATCH_MQ,
     RequestCode.CHECK_CLIENT_CONFIG,
+    RequestCode.BATCH_ACK_MESSAGE,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
@@ -115,6 +122,8 @@ class RemotingService:
         stores = around.section.store_reply_message_enable
         replies = Replies(broker, self.members, sending, sight, stores)
         pulling = Pulling(broker, self.members, offsets)
+        popping = Popping(broker, self.members, offsets)
+        assignments = Assignments(broker, self.members)
         self._transactions = transactions = Transactions(broker, self.members, sight)
         queries = Queries(broker, sight, host)
         self._registrar = Registrar(broker, around.section, advertised)
@@ -126,6 +135,11 @@ class RemotingService:
             RequestCode.SEND_REPLY_MESSAGE_V2: replies.reply,
             RequestCode.PULL_MESSAGE: pulling.pull,
             RequestCode.LITE_PULL_MESSAGE: pulling.pull,
+            RequestCode.POP_MESSAGE: popping.pop,
+            RequestCode.ACK_MESSAGE: lambda _, request: popping.ack(request),
+            RequestCode.BATCH_ACK_MESSAGE: lambda _, request: popping.ack_batch(request),
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: lambda _, request: popping.change(request),
+            RequestCode.QUERY_ASSIGNMENT: lambda _, request: assignments.query(request),
             RequestCode.QUERY_CONSUMER_OFFSET: offsets.committed,
             RequestCode.UPDATE_CONSUMER_OFFSET: lambda _, request: offsets.update(request),
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: lambda _, request: offsets.search(request),

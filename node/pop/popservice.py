@@ -31,6 +31,7 @@ from duolog_server.node.traces.recorder import Delivery
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.errors import StoreError
 from duolog_server.store.grouptopics import retry_topic
+from duolog_server.store.kernels import decode
 from duolog_server.store.lightqueues import is_light, parent_of
 from duolog_server.store.metadata import Json
 from duolog_server.store.offsets import PhyOffset, QueueOffset
@@ -61,6 +62,7 @@ class PopRequest:
 
     queue_id: scanned first. held: the lease lasts as long as the client is alive. via: the node
     that forwarded the request; empty for none. subscriber: gets only messages of its lite topics.
+    serial: of all its deliveries; 0: each gets one of its own.
     """
 
     group: str
@@ -74,6 +76,7 @@ class PopRequest:
     attempt_id: str = ""
     subscriber: Subscriber | None = None
     via: str = ""
+    serial: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class Popped:
-    """One delivery. Times are ms."""
+    """One delivery. Times are ms. physical, size: where its record is in the log."""
 
     handle: Handle
     body: bytes
@@ -99,6 +102,8 @@ class Popped:
     sysflag: int
     born_host: str
     invisible_ms: int
+    physical: int
+    size: int
 
 
 class PopService:
@@ -120,7 +125,7 @@ class PopService:
         self._lines: dict[tuple[str, str], Line] = {}
         self._resetting: set[QueueKey] = set()
         self._forgotten: dict[str, int] = {}  # ends of light queues; their files may still exist
-        self._settled: dict[int, tuple[str, Handle]] = {}  # group and handle, by serial
+        self._settled: dict[tuple[str, Handle], None] = {}  # groups and handles
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -403,7 +408,7 @@ class PopService:
         invisible = HELD_MS if request.held else request.invisible_ms
         found = []
         end = int(result.next_offset)
-        for popped in self._rows(key, result, state.attempts, request.invisible_ms):
+        for popped in self._rows(key, result, state.attempts, request):
             offset = popped.handle.offset
             state.pass_over(offset)
             if state.done.end_of(offset) > offset:
@@ -423,7 +428,7 @@ class PopService:
         found = []
         for offset in sorted(state.leases):
             result = self._core.store.get(key[0], key[1], QueueOffset(offset), Wanted(1, 4 << 20))
-            for popped in self._rows(key, result, state.attempts, request.invisible_ms):
+            for popped in self._rows(key, result, state.attempts, request):
                 lease = state.leases[offset]
                 invisible = HELD_MS if request.held else request.invisible_ms
                 state.change(offset, lease, popped.handle.serial, MonoMs(mono_ms + invisible))
@@ -432,14 +437,14 @@ class PopService:
         return found
 
     def _rows(
-        self, key: QueueKey, result: GetResult, attempts: dict[int, int], invisible_ms: int
+        self, key: QueueKey, result: GetResult, attempts: dict[int, int], request: PopRequest
     ) -> Iterator[Popped]:
         """Convert the messages of a read to deliveries."""
         for numbers, body, text in result.rows():
             offset, physical, store_time, born_time, _, sysflag, reconsumed = numbers[:7]
             host = self._core.store.born_host(PhyOffset(physical))
             yield Popped(
-                Handle(key[0], key[1], offset, secrets.randbits(63)),
+                Handle(key[0], key[1], offset, request.serial or secrets.randbits(63)),
                 body,
                 decode_properties(text.decode(errors="replace")),
                 reconsumed + attempts.get(offset, 0) + 1,
@@ -447,7 +452,9 @@ class PopService:
                 store_time,
                 sysflag,
                 f"{host.address}:{host.port}",
-                invisible_ms,
+                request.invisible_ms,
+                physical,
+                numbers[decode.OUT_SIZE],
             )
 
     # -- waiting -------------------------------------------------------------------------------
@@ -545,7 +552,7 @@ class PopService:
         """Acknowledge a delivery; False if the handle is not valid, or no longer."""
         found = self._lease(group, handle)
         if found is None:
-            return self._settled.get(handle.serial) == (group, handle)
+            return (group, handle) in self._settled
         key, state, _ = found
         self._finish(key, state, handle.offset)
         self._settle(group, handle)
@@ -553,7 +560,7 @@ class PopService:
 
     def _settle(self, group: str, handle: Handle) -> None:
         """Remember a finished delivery: its consumer may repeat the call if the answer was lost."""
-        self._settled[handle.serial] = group, handle
+        self._settled[group, handle] = None
         if len(self._settled) > SETTLED_MAX:
             del self._settled[next(iter(self._settled))]
 
@@ -585,13 +592,18 @@ class PopService:
             _, state, _ = found
             state.put_off(handle.offset, self._in(GONE_MS))
 
-    def change_invisible(self, group: str, handle: Handle, invisible_ms: int) -> Handle | None:
-        """Replace the lease; the new handle, or None if the old one is not valid."""
+    def change_invisible(
+        self, group: str, handle: Handle, invisible_ms: int, serial: int = 0
+    ) -> Handle | None:
+        """Replace the lease; the new handle, or None if the old one is not valid.
+
+        serial: of the new handle; 0 for a random one.
+        """
         found = self._lease(group, handle)
         if found is None:
             return None
         _, state, lease = found
-        serial = secrets.randbits(63)
+        serial = serial or secrets.randbits(63)
         state.change(handle.offset, lease, serial, self._in(invisible_ms))
         return Handle(handle.topic, handle.queue_id, handle.offset, serial)
 
@@ -602,7 +614,7 @@ class PopService:
         """
         found = self._lease(group, handle)
         if found is None:
-            return self._settled.get(handle.serial) == (group, handle)
+            return (group, handle) in self._settled
         key, state, _ = found
         record = self._record(key, handle.offset)
         state.put_off(handle.offset, self._in(MOVE_MS))  # so that it is not moved twice

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 
 from duolog import _errors as sdk
+from duolog._message import RETRY_PREFIX
 
 from duolog_server.node.consuming.groups import GroupCoordinator
 from duolog_server.node.core.core import Core
@@ -15,12 +16,15 @@ from duolog_server.node.service.operatorchanges import OperatorChange, OperatorC
 from duolog_server.store.metadata import LITE, Json, check_group, new_group
 
 RETRY_TIMES_MAX = 1000
+REQUEST_MODES = "messageRequestModes"  # in a group's settings: by topic, where it is not PULL
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
     """Settings that a group gets; those that are None, or empty, stay as they are.
 
+    request_mode: a topic, and how clients by the remoting protocol that let the node assign their
+    queues read it, PULL or POP.
     others: settings that this node stores for RocketMQ's tools, by RocketMQ's names, and ignores.
     """
 
@@ -29,6 +33,7 @@ class GroupSettings:
     retry_delays_ms: tuple[int, ...] = ()
     lite_topic: str | None = None
     lite_exclusive: bool | None = None
+    request_mode: tuple[str, str] | None = None
     others: Mapping[str, bool | int] = field(default_factory=dict)
 
     def shown(self) -> dict[str, object]:
@@ -105,6 +110,8 @@ class Groups:
                 )
             policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": list(delays)}}
             row["groupRetryPolicy"] = policy
+        if settings.request_mode is not None:
+            row[REQUEST_MODES] = self._modes(row, *settings.request_mode)
         topic, exclusive = settings.lite_topic, settings.lite_exclusive
         if topic is None and exclusive is None:
             return row
@@ -113,6 +120,16 @@ class Groups:
             bound_topic(row) if topic is None else topic,
             is_exclusive(row) if exclusive is None else exclusive,
         )
+
+    def _modes(self, row: Json, topic: str, mode: str) -> dict[str, str]:
+        """A group's topics that are not read by PULL. Raises UnknownTopic, BadRequest."""
+        self._core.admission.known_topic(topic)
+        if topic.startswith(RETRY_PREFIX):
+            raise sdk.BadRequest(f"{topic} is a retry topic: the mode is that of its origin")
+        others = {key: value for key, value in row.get(REQUEST_MODES, {}).items() if key != topic}
+        exists = self._core.metadata.topics
+        kept = {key: value for key, value in others.items() if key in exists}
+        return kept if mode == "PULL" else {**kept, topic: mode}
 
     def _bound(self, row: Json, topic: str, exclusive: bool) -> Json:
         """A group's settings with the topic whose lite topics it subscribes to."""

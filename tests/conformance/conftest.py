@@ -106,3 +106,19 @@ def next_master(target: ProcessTarget, old: str) -> float:
             assert time.monotonic() < end, "no other master in time"
             time.sleep(0.02)
     return time.time()
+
+
+def dead_letters(endpoint: str, topic: str, **login: Any) -> list[bytes]:
+    """What a dead-letter topic holds once it holds something."""
+    # A client that left before it gave a message up has its lease for 60 s.
+    end = time.monotonic() + 150
+    with duolog.sync.Client(endpoint, **login) as client:
+        while time.monotonic() < end:
+            try:
+                found = client.pull(topic, 0, 0, wait=1.0).body_list()
+            except duolog.UnknownTopic:  # made with the first of them
+                time.sleep(0.1)
+            else:
+                if found:
+                    return found
+    raise TimeoutError(topic)

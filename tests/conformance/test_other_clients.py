@@ -20,6 +20,7 @@ from tests.conformance.conftest import (
     LED_SECONDS_MAX,
     RETRY_DELAYS_MS,
     SMALL,
+    dead_letters,
     make_topics,
     next_master,
 )
@@ -201,22 +202,6 @@ def test_the_spring_boot_starter(secured: tuple[NodeProcess, str, Path], tmp_pat
     _, listen, _ = secured
     found = outcome(*spring(tmp_path, "Spring.java"), listen, "ak", "sk")
     assert found == {"received": ["committed", "delayed", *NORMAL, "ordered"]}
-
-
-def dead_letters(endpoint: str, topic: str, **login: Any) -> list[bytes]:
-    """What a dead-letter topic holds once it holds something."""
-    # A client that left before it gave a message up has its lease for 60 s.
-    end = time.monotonic() + 150
-    with duolog.sync.Client(endpoint, **login) as client:
-        while time.monotonic() < end:
-            try:
-                found = client.pull(topic, 0, 0, wait=1.0).body_list()
-            except duolog.UnknownTopic:  # made with the first of them
-                time.sleep(0.1)
-            else:
-                if found:
-                    return found
-    raise TimeoutError(topic)
 
 
 class Stream:

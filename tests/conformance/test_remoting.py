@@ -1,5 +1,6 @@
 """Apache's classic Java client, of RocketMQ 4 and 5: it sends in all ways, and consumes again."""
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.runtime.tls import Tls
-from tests.conformance.conftest import SMALL
+from tests.conformance.conftest import SMALL, dead_letters
 from tests.conformance.languages import SOON_BALANCED, go, jars_of, java_with, outcome
 from tests.conformance.users import ROOT, node_of_users
 from tests.process.support import NodeProcess
@@ -58,16 +59,27 @@ def classic(
 
 
 @pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    """Where a node serves the remoting protocol."""
-    listen = free_endpoint()
-    node = NodeProcess(tmp_path / "data", *SMALL, "--set", f"remoting.listen={listen}", *QUICK)
-    node.start()
-    with duolog.sync.Client(node.endpoint, timeout=60) as client:
+def listen() -> str:
+    """An address for the remoting protocol."""
+    return free_endpoint()
+
+
+@pytest.fixture
+def node(tmp_path: Path, listen: str) -> Iterator[NodeProcess]:
+    """A node that serves it."""
+    made = NodeProcess(tmp_path / "data", *SMALL, "--set", f"remoting.listen={listen}", *QUICK)
+    made.start()
+    with duolog.sync.Client(made.endpoint, timeout=60) as client:
         for topic in "TRDXOB":
             client.admin.create_topic(topic, 4)
-    yield listen
-    assert node.stop() == 0
+    yield made
+    assert made.stop() == 0
+
+
+@pytest.fixture
+def address(node: NodeProcess, listen: str) -> str:
+    """Where that node serves it."""
+    return listen
 
 
 @pytest.fixture
@@ -119,6 +131,33 @@ def test_the_classic_client_sends_and_consumes(tmp_path: Path, address: str, ver
     assert 2000 <= found["delay_ms"] < 30_000
     assert found["auto"] == 80, "each message of a batch has an id"
     assert found["refused"] == "MQClientException", "a topic that does not exist has no route"
+
+
+ASSIGNED = ("shared", "reds", "fails", "dies", "killed", "ordered")
+
+
+@pytest.mark.parametrize("mode", ["PULL", "POP"])
+@pytest.mark.parametrize("version", ["5.1.4", "5.3.3", "5.5.0"])
+def test_the_classic_client_reads_queues_that_the_node_assigns(
+    tmp_path: Path, node: NodeProcess, address: str, version: str, mode: str
+) -> None:
+    with duolog.sync.Client(node.endpoint, timeout=60) as client:
+        client.admin.create_topic("A", 8)
+        for group in ASSIGNED:
+            client.admin.put_group(group, retry_times=0 if group == "dies" else None)
+    command = classic(tmp_path, "Assigned.java", version)
+    with subprocess.Popen([*command, address, mode, "hold"], stdout=subprocess.PIPE) as held:
+        assert held.stdout is not None
+        assert held.stdout.readline() == b"held held\n"
+        held.kill()
+    found: dict[str, Any] = outcome(*command, address, mode, "read")
+    assert (found["all"], found["times"], found["both"]) == (400, 401, True), "each came once"
+    assert found["reds"] == 200, "a tag selects"
+    assert found["attempts"] == "A0 A1", "a message that failed comes again"
+    assert found["ordered"], "consumers in order assign their queues themselves"
+    assert found["killed"] == 1, "of a consumer that was killed"
+    assert found["popping"] == (6 if mode == "POP" else 0)
+    assert dead_letters(node.endpoint, "%DLQ%dies") == [b"body9"]
 
 
 def test_the_classic_go_client(tmp_path: Path, address: str) -> None:

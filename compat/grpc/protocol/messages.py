@@ -2,7 +2,6 @@
 
 import hashlib
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from duolog.wire import duolog_pb2 as wire
@@ -89,11 +88,6 @@ TRANSACTION, LITE, PRIORITY = definition.TRANSACTION, definition.LITE, definitio
 GZIP, IDENTITY, MD5 = definition.GZIP, definition.IDENTITY, definition.MD5
 PRIORITY_MAX = (1 << 31) - 1
 RECOVERY_SECONDS_MAX = 3600
-
-
-def size_of(body: bytes, properties: Mapping[str, str]) -> int:
-    """Bytes that a message counts for quotas: as in a batch, body and properties."""
-    return len(body) + sum(len(name) + len(value) + 2 for name, value in properties.items())
 
 
 @dataclass(frozen=True, slots=True)

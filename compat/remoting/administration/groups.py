@@ -7,7 +7,12 @@ from typing import TypeGuard
 from duolog import _errors as sdk
 
 from duolog_server.compat.remoting.administration.bodies import dumps
-from duolog_server.compat.remoting.codec.bodies import group_name, read_group, read_groups
+from duolog_server.compat.remoting.codec.bodies import (
+    group_name,
+    read_group,
+    read_groups,
+    read_request_mode,
+)
 from duolog_server.compat.remoting.codec.codes import ResponseCode
 from duolog_server.compat.remoting.codec.command import NUMBER_MAX, BadRequest, Command
 from duolog_server.compat.remoting.codec.fastjson import Key, Value
@@ -18,6 +23,7 @@ from duolog_server.compat.remoting.refusals import Refused
 from duolog_server.node.broker import Broker
 from duolog_server.node.service.groups import Groups as Changes
 from duolog_server.node.service.groups import GroupSettings
+from duolog_server.store.metadata import Json
 
 # Settings of a group that this node does not go by; they are kept as they are set.
 _TRUTHS = (
@@ -49,6 +55,17 @@ class Groups:
             await self._changes.put(peer.host.address, name, settings)
         return request.answer(0)
 
+    async def set_mode(self, peer: Peer, request: Command) -> Command:
+        """SET_MESSAGE_REQUEST_MODE: how the group reads a topic. Raises as `put`, Refused.
+
+        popShareQueueNum is ignored: all members of a group share all queues.
+        """
+        wanted = read_request_mode(request.body)
+        self._row(wanted.group)
+        settings = GroupSettings(request_mode=(wanted.topic, wanted.mode))
+        await self._changes.put(peer.host.address, wanted.group, settings)
+        return request.answer(0)
+
     async def delete(self, peer: Peer, request: Command) -> Command:
         """DELETE_SUBSCRIPTIONGROUP. Raises as Groups.delete; an unknown one is no error."""
         group = read_header(DeleteGroupRequest, request.fields).group_name
@@ -60,10 +77,13 @@ class Groups:
         """GET_SUBSCRIPTIONGROUP_CONFIG. Raises NotMaster, Refused."""
         group = read_header(GroupRequest, request.fields).group
         await self._broker.log.caught_up()
-        row = self._broker.admission.group_tables().groups.get(group)
+        return request.answer(0, body=dumps(self._row(group)))
+
+    def _row(self, group: str) -> Json:
+        row: Json | None = self._broker.admission.group_tables().groups.get(group)
         if row is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
-        return request.answer(0, body=dumps(row))
+        return row
 
 
 def _settings(config: Mapping[Key, Value]) -> GroupSettings:

@@ -21,6 +21,7 @@ _CONTAINER = "a node is one broker: start and stop its process"
 _USERS = "users and rights are not changed over this protocol: see `duolog user` and `duolog acl`"
 _ROCKSDB = "nothing of this node is in RocksDB"
 _STATIC = "static topics are not supported: a topic's queues belong to one replica group"
+_POP = "consumers read by POP_MESSAGE, and wait in it: see docs/remoting.md"
 _COLD = "reads of cold data are not limited here: see `duolog quota`"
 # By code: RocketMQ's name, and why.
 _REASONS: dict[int, tuple[str, str]] = {
@@ -54,6 +55,10 @@ _REASONS: dict[int, tuple[str, str]] = {
     2002: ("REMOVE_COLD_DATA_FLOW_CTR_CONFIG", _COLD),
     2003: ("GET_COLD_DATA_FLOW_CTR_INFO", _COLD),
     2004: ("SET_COMMITLOG_READ_MODE", _COLD),
+    200052: ("PEEK_MESSAGE", _POP),
+    200054: ("NOTIFICATION", _POP),
+    200055: ("POLLING_INFO", _POP),
+    200056: ("POP_ROLLBACK", _POP),
     **{
         3001 + number: (f"AUTH_{name}", _USERS)
         for number, name in enumerate(

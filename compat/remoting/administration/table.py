@@ -89,6 +89,7 @@ class Administration:
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: lambda _, request: topics.readers(request),
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: groups.put,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: groups.put_all,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: groups.set_mode,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: groups.delete,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: lambda _, request: groups.config(request),
             RequestCode.GET_CONSUME_STATS: progress.of_group,

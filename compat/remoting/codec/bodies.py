@@ -20,6 +20,7 @@ EXPRESSION_CHARACTERS_MAX = 16 << 10
 TAG, SQL = "TAG", "SQL92"
 _MODELS = ("BROADCASTING", "CLUSTERING")
 _TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")
+MODES = PULL, POP = "PULL", "POP"
 FROM_FIRST, FROM_TIME = "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP"
 _BEGINS = (
     "CONSUME_FROM_LAST_OFFSET",
@@ -161,6 +162,59 @@ def _enum(found: object, names: tuple[str, ...], default: str) -> str:
     return default
 
 
+@dataclass(frozen=True, slots=True)
+class AssignmentQuery:
+    """QueryAssignmentRequestBody. strategy: by its name in RocketMQ."""
+
+    topic: str
+    group: str
+    client_id: str
+    strategy: str
+    broadcasting: bool
+
+
+def read_assignment_query(body: bytes) -> AssignmentQuery:
+    """The queues that a client asks for. Raises BadRequest."""
+    found = read_object(read_text(body), "a query of an assignment")
+    return AssignmentQuery(
+        read_name(found.get("topic"), "topic"),
+        read_name(found.get("consumerGroup"), "consumerGroup"),
+        read_name(found.get("clientId"), "clientId"),
+        read_name(found.get("strategyName"), "strategyName"),
+        _enum(found.get("messageModel"), _MODELS, "CLUSTERING") == "BROADCASTING",
+    )
+
+
+def assigned(queues: Iterable["QueueName"] | None, mode: str) -> bytes:
+    """QueryAssignmentResponseBody. None: a client keeps the queues that it has."""
+    if queues is None:
+        return b"{}"
+    rows = [{"messageQueue": _row(one), "mode": mode} for one in queues]
+    return json.dumps({"messageQueueAssignments": rows}, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMode:
+    """SetMessageRequestModeRequestBody: how a group reads a topic, PULL or POP."""
+
+    topic: str
+    group: str
+    mode: str
+
+
+def read_request_mode(body: bytes) -> RequestMode:
+    """The mode that a group gets. Raises BadRequest."""
+    found = read_object(read_text(body), "a request mode")
+    mode = found.get("mode", PULL)
+    if mode not in MODES:
+        raise BadRequest(f"the mode {str(mode)[:80]!r} is neither PULL nor POP")
+    return RequestMode(
+        read_name(found.get("topic"), "topic"),
+        read_name(found.get("consumerGroup"), "consumerGroup"),
+        str(mode),
+    )
+
+
 QUEUES_MAX = 1 << 16
 
 
@@ -195,11 +249,12 @@ def read_locks(body: bytes) -> LockBatch:
 
 def locked(queues: Iterable[QueueName]) -> bytes:
     """LockBatchResponseBody."""
-    rows = [
-        {"brokerName": one.broker_name, "queueId": one.queue_id, "topic": one.topic}
-        for one in queues
-    ]
+    rows = [_row(one) for one in queues]
     return json.dumps({"lockOKMQSet": rows}, separators=(",", ":")).encode()
+
+
+def _row(one: QueueName) -> dict[str, str | int]:
+    return {"brokerName": one.broker_name, "queueId": one.queue_id, "topic": one.topic}
 
 
 def _queue(row: object) -> QueueName:

@@ -124,6 +124,71 @@ class PullResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class PopMessageRequest:
+    """POP_MESSAGE. queue_id: negative for any. init_mode: where a new group begins, see INIT_MAX.
+
+    order: whether the client expects each queue in order.
+    """
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    max_msg_nums: Int
+    invisible_time: Long
+    poll_time: Long
+    init_mode: Int
+    exp_type: str = ""
+    exp: str = ""
+    order: bool = False
+    attempt_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PopMessageResponse:
+    """Answer to POP_MESSAGE; the body has the records.
+
+    The texts say, for each queue, the first offset and all of them (`remoting/receipts.py`); each
+    client makes its receipts of them.
+    """
+
+    pop_time: Long
+    invisible_time: Long
+    revive_qid: Int
+    rest_num: Long = 0
+    start_offset_info: str = ""
+    msg_offset_info: str = ""
+    order_count_info: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AckMessageRequest:
+    """ACK_MESSAGE. extra_info: the receipt."""
+
+    consumer_group: str
+    topic: str
+    extra_info: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeInvisibleTimeRequest:
+    """CHANGE_MESSAGE_INVISIBLETIME. extra_info: the receipt."""
+
+    consumer_group: str
+    topic: str
+    extra_info: str
+    invisible_time: Long
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeInvisibleTimeResponse:
+    """Answer to CHANGE_MESSAGE_INVISIBLETIME, of which the client makes the new receipt."""
+
+    pop_time: Long = 0
+    invisible_time: Long = 0
+    revive_qid: Int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class QueryOffsetRequest:
     """QUERY_CONSUMER_OFFSET."""
 

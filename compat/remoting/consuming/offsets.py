@@ -157,6 +157,19 @@ class Offsets:
         await begin(self._core, group, (topic,), place)
         return self._core.metadata.tables.committed(group, topic, header.queue_id)
 
+    async def begin_to_pop(self, group: str, topic: str, latest: bool) -> None:
+        """Fix where a group begins that reads a topic by POP: as POP_MESSAGE asks.
+
+        From the first message on, it begins by itself.
+        """
+        if latest:
+            await begin(self._core, group, (topic,), self._latest)
+
+    def _latest(self, topic: str, queue_id: int) -> int:
+        """The end of a queue, or the first message of a small one."""
+        key = topic, queue_id
+        return 0 if self._is_small(key) else offset_at(self._core, *key, Start.LATEST)
+
     async def begin_at(
         self, peer: Peer, group: str, key: QueueKey, offset: int, lite: bool
     ) -> None:

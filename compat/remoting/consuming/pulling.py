@@ -25,6 +25,7 @@ from duolog_server.node.filters.sqlfilter import SqlFilter
 from duolog_server.node.filters.tagfilter import BadFilter, MessageFilter, TagFilter
 from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.store.commitlog import CommitLog
 from duolog_server.store.errors import CorruptRecord
 from duolog_server.store.kernels import decode
 from duolog_server.store.kernels.jit import I64
@@ -214,28 +215,30 @@ class Pulling:
         remark = result.status.value
         if code is not ResponseCode.SUCCESS:
             return request.answer(code, remark, fields)
-        body = self._records(result.table)
+        table = result.table
+        log = self._broker.store.log
+        body = records_at(log, table[decode.OUT_PHY], table[decode.OUT_SIZE])
         self._broker.reader.delivered(
             (header.topic, header.queue_id), header.consumer_group, result
         )
         return request.answer(code, remark, fields, body)
 
-    def _records(self, table: I64) -> bytes:
-        """The records of a read as they lie in the log; those side by side are copied at once.
 
-        Called in the turn of the read: nothing of the log is removed in between.
-        """
-        starts, sizes = table[decode.OUT_PHY], table[decode.OUT_SIZE]
-        begins = [0, *((starts[1:] != starts[:-1] + sizes[:-1]).nonzero()[0] + 1).tolist()]
-        ends = [*begins[1:], len(starts)]
-        data_at = self._broker.store.log.get_data
-        parts: list[memoryview] = []
-        for first, end in zip(begins, ends, strict=True):
-            at, size = int(starts[first]), int(sizes[first:end].sum())
-            while size:
-                part = data_at(at)[:size]
-                if not len(part):
-                    raise CorruptRecord(at, "its segment is gone")
-                parts.append(part.data)
-                at, size = at + len(part), size - len(part)
-        return b"".join(parts)
+def records_at(log: CommitLog, starts: I64, sizes: I64) -> bytes:
+    """Records as they lie in the log; those side by side are copied at once.
+
+    Called in the turn in which they were read: nothing of the log is removed in between. Raises
+    CorruptRecord.
+    """
+    begins = [0, *((starts[1:] != starts[:-1] + sizes[:-1]).nonzero()[0] + 1).tolist()]
+    ends = [*begins[1:], len(starts)]
+    parts: list[memoryview] = []
+    for first, end in zip(begins, ends, strict=True) if len(starts) else ():
+        at, size = int(starts[first]), int(sizes[first:end].sum())
+        while size:
+            part = log.get_data(at)[:size]
+            if not len(part):
+                raise CorruptRecord(at, "its segment is gone")
+            parts.append(part.data)
+            at, size = at + len(part), size - len(part)
+    return b"".join(parts)

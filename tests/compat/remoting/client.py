@@ -3,8 +3,9 @@
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -29,6 +30,7 @@ SENT_ONLY = frozenset(
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
         RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
     )
 )
 LETTERS = {name: letter for letter, name in SHORT_NAMES.items()}
@@ -187,6 +189,97 @@ class Remoting:
             **more,
         }
         return self.begin(code, fields)
+
+    async def assignment(
+        self, client_id: str, group: str, topic: str, strategy: str = "AVG", **more: Any
+    ) -> Command:
+        """QUERY_ASSIGNMENT."""
+        names = {"topic": topic, "consumerGroup": group, "clientId": client_id}
+        row = {**names, "strategyName": strategy, "messageModel": "CLUSTERING", **more}
+        return await self.ask(RequestCode.QUERY_ASSIGNMENT, {}, json.dumps(row).encode())
+
+    async def set_mode(self, group: str, topic: str, mode: str = "POP") -> Command:
+        """SET_MESSAGE_REQUEST_MODE."""
+        row = {"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": 0}
+        return await self.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(row).encode())
+
+    async def pop(self, group: str, topic: str, wait_ms: int = 0, **more: Any) -> Command:
+        """POP_MESSAGE."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            return await self.begin_pop(group, topic, wait_ms, **more)
+
+    def begin_pop(
+        self, group: str, topic: str, wait_ms: int = 0, **more: Any
+    ) -> "asyncio.Future[Command]":
+        """The same; its answer."""
+        fields = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": -1,
+            "maxMsgNums": 32,
+            "invisibleTime": 60_000,
+            "pollTime": wait_ms,
+            "bornTime": 1_700_000_000_000,
+            "initMode": 0,
+            "expType": "TAG",
+            "exp": "*",
+            "order": "false",
+            **more,
+        }
+        return self.begin(RequestCode.POP_MESSAGE, fields)
+
+    async def ack(self, group: str, topic: str, receipt: str) -> Command:
+        """ACK_MESSAGE."""
+        return await self.ask(RequestCode.ACK_MESSAGE, _named(group, topic, receipt))
+
+    async def change(self, group: str, topic: str, receipt: str, invisible_ms: int) -> Command:
+        """CHANGE_MESSAGE_INVISIBLETIME."""
+        fields = {**_named(group, topic, receipt), "invisibleTime": invisible_ms}
+        return await self.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+
+
+def _named(group: str, topic: str, receipt: str) -> dict[str, Any]:
+    *_, retry, _, queue_id, offset = receipt.split(" ")
+    topic = f"%RETRY%{group}_{topic}" if retry == "1" else topic  # as clients do
+    names = {"consumerGroup": group, "topic": topic, "queueId": queue_id}
+    return {**names, "extraInfo": receipt, "offset": offset}
+
+
+@dataclass(frozen=True)
+class Got:
+    """A popped message, and its receipt as the Java client makes it."""
+
+    record: Record
+    extra_info: str
+
+
+def receipts(answer: Command, broker_name: str = "broker-a") -> list[Got]:
+    """The messages of an answer to a pop."""
+    fields, found = answer.fields, []
+    first = _by_queue(fields, "start")
+    every = {key: text.split(",") for key, text in _by_queue(fields, "msg").items()}
+    for record in records(answer.body):
+        key = "1" if record.topic.startswith("%RETRY%") else "0", str(record.queue_id)
+        assert every[key].pop(0) == str(record.queue_offset)
+        words = [first[key], fields["popTime"], fields["invisibleTime"], fields["reviveQid"]]
+        words += [key[0], broker_name, key[1], str(record.queue_offset)]
+        found.append(Got(record, " ".join(words)))
+    assert not any(every.values())
+    return found
+
+
+def _by_queue(fields: Mapping[str, str], which: str) -> dict[tuple[str, str], str]:
+    text = fields.get(f"{which}OffsetInfo", "")
+    rows = [one.split(" ") for one in text.split(";") if one]
+    return {(mark, queue): offsets for mark, queue, offsets in rows}
+
+
+def changed(receipt: str, answer: Command) -> str:
+    """The receipt that the Java client makes of the answer to a change."""
+    words, fields = receipt.split(" "), answer.fields
+    words[0] = words[7]
+    words[1:4] = fields["popTime"], fields["invisibleTime"], fields["reviveQid"]
+    return " ".join(words)
 
 
 @asynccontextmanager

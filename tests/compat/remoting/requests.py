@@ -37,6 +37,9 @@ _WITH_BODIES = (
     RequestCode.LOCK_BATCH_MQ,
     RequestCode.UNLOCK_BATCH_MQ,
     RequestCode.CHECK_CLIENT_CONFIG,
+    RequestCode.QUERY_ASSIGNMENT,
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
+    RequestCode.BATCH_ACK_MESSAGE,
 )
 _FOR_ALL = (
     RequestCode.GET_BROKER_CLUSTER_INFO,

@@ -23,7 +23,7 @@ from duolog_server.store.record import TRANSACTION_COMMIT, encode_properties
 from tests.compat.grpc.administration.api import AdminApi, as_admin
 from tests.compat.grpc.api import Api, message, resource
 from tests.compat.grpc.users import PASSWORD, as_user
-from tests.compat.remoting.client import Remoting, connected, records
+from tests.compat.remoting.client import Remoting, connected, receipts, records
 from tests.compat.remoting.guarding.asked import signs
 from tests.node.api.test_messages import append, append_request
 from tests.node.replicas import broker_of
@@ -211,6 +211,17 @@ class OverRemoting:
     async def pull(self, group: str = GROUP) -> int:
         whole: dict[str, Any] = {"sysFlag": 4, "subscription": "*", "expressionType": "TAG"}
         return len(records((await self._client.pull(group, "T", 0, **whole)).body))
+
+    async def receive(self, group: str = GROUP) -> list[str]:
+        found = await self._client.pop(group, "T", maxMsgNums=1)
+        return [one.extra_info for one in receipts(found)]
+
+    async def ack(self, handles: list[str]) -> bool:
+        return all([(await self._client.ack(GROUP, "T", one)).code == 0 for one in handles])
+
+    async def change(self, handles: list[str]) -> bool:
+        changed = [await self._client.change(GROUP, "T", one, 30_000) for one in handles]
+        return all(answer.code == 0 for answer in changed)
 
     async def commit(self, topic: str = "T", queue: int = 0, offset: int = 1) -> bool:
         place = {"consumerGroup": GROUP, "topic": topic, "queueId": queue}

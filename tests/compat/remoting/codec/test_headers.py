@@ -93,6 +93,7 @@ def test_every_served_code_has_a_header() -> None:
         RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.CHECK_TRANSACTION_STATE,
         RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
     }
     assert set(REQUESTS) == set(RequestCode) - sent_alone
 
