@@ -182,7 +182,9 @@ def _put_group(request: Command, facts: Facts) -> Needs:
 
 
 def _request_mode(request: Command, facts: Facts) -> Needs:
-    return (need(group(read_request_mode(request.body).group), *PUTS),)
+    wanted = read_request_mode(request.body)
+    topic = of_owners(wanted.topic, facts, Action.GET)
+    return [need(group(wanted.group), *PUTS), *topic]
 
 
 def _put_groups(request: Command, facts: Facts) -> Needs:

@@ -83,10 +83,13 @@ class Groups:
         Raises BadRequest, UnknownTopic, and as `OperatorChanges.taken` and a change of metadata.
         """
         shown = {"group": name, **settings.shown()}
-        topic = settings.lite_topic or ""
-        change = OperatorChange(
-            "Admin/PutGroup", group(name), lambda facts: put_needs(name, topic, facts), shown
-        )
+        topic, mode = settings.lite_topic or "", settings.request_mode
+
+        def needs(facts: Facts) -> list[Need]:
+            sees = sees_topic(mode[0], facts) if mode is not None else ()
+            return [*put_needs(name, topic, facts), *sees]
+
+        change = OperatorChange("Admin/PutGroup", group(name), needs, shown)
         async with self._changes.taken(address, change):
             self._core.admission.check_current()
             check_group(name)

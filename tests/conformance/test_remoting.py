@@ -1,5 +1,7 @@
 """Apache's classic Java client, of RocketMQ 4 and 5: it sends in all ways, and consumes again."""
 
+import asyncio
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +10,11 @@ from typing import Any
 import duolog.sync
 import pytest
 
+from duolog_server.compat.remoting.calling import connect
+from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.runtime.tls import Tls
+from tests.conformance.brokers import cluster, end_server
 from tests.conformance.conftest import SMALL, dead_letters
 from tests.conformance.languages import SOON_BALANCED, go, jars_of, java_with, outcome
 from tests.conformance.users import ROOT, node_of_users
@@ -145,10 +150,16 @@ def test_the_classic_client_reads_queues_that_the_node_assigns(
         client.admin.create_topic("A", 8)
         for group in ASSIGNED:
             client.admin.put_group(group, retry_times=0 if group == "dies" else None)
-    command = classic(tmp_path, "Assigned.java", version)
+    found = assigned(classic(tmp_path, "Assigned.java", version), address, mode)
+    assert found["popping"] == (6 if mode == "POP" else 0)
+    assert dead_letters(node.endpoint, "%DLQ%dies") == [b"body9"]
+
+
+def assigned(command: list[str], address: str, mode: str) -> dict[str, Any]:
+    """What clients read of queues that the other side assigns, after one of them was killed."""
     with subprocess.Popen([*command, address, mode, "hold"], stdout=subprocess.PIPE) as held:
         assert held.stdout is not None
-        assert held.stdout.readline() == b"held held\n"
+        assert held.stdout.readline() == b"held held\n"  # the program ends by itself
         held.kill()
     found: dict[str, Any] = outcome(*command, address, mode, "read")
     assert (found["all"], found["times"], found["both"]) == (400, 401, True), "each came once"
@@ -156,8 +167,36 @@ def test_the_classic_client_reads_queues_that_the_node_assigns(
     assert found["attempts"] == "A0 A1", "a message that failed comes again"
     assert found["ordered"], "consumers in order assign their queues themselves"
     assert found["killed"] == 1, "of a consumer that was killed"
-    assert found["popping"] == (6 if mode == "POP" else 0)
-    assert dead_letters(node.endpoint, "%DLQ%dies") == [b"body9"]
+    return found
+
+
+@pytest.mark.parametrize("mode", ["PULL", "POP"])
+def test_rocketmqs_own_broker_assigns_queues_alike(tmp_path: Path, mode: str) -> None:
+    made = cluster(tmp_path, "5.3.3", messageDelayLevel="1s 2s 1s 1s 1s 1s")
+    try:
+        made.names.start()
+        made.names.wait_listening(made.name_server)
+        made.broker.start()
+        made.broker.wait_listening(made.address)
+        asyncio.run(_prepare(made.address))
+        assigned(classic(tmp_path, "Assigned.java", "5.3.3"), made.name_server, mode)
+    finally:
+        end_server(made.broker)
+        end_server(made.names)
+
+
+async def _prepare(address: str) -> None:
+    """Make topics and groups on a broker."""
+    calling = await connect(address)
+    for topic, queues in (("A", 8), ("O", 2)):
+        fields = {"topic": topic, "defaultTopic": "TBW102", "perm": "6", "order": "false"}
+        fields |= {"readQueueNums": f"{queues}", "writeQueueNums": f"{queues}"}
+        fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"}
+        await calling.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    for group in ASSIGNED:
+        body = json.dumps({"groupName": group, "retryMaxTimes": 0 if group == "dies" else 16})
+        await calling.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body.encode())
+    calling.close()
 
 
 def test_the_classic_go_client(tmp_path: Path, address: str) -> None:

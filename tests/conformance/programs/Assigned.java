@@ -15,6 +15,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
@@ -86,9 +87,17 @@ public class Assigned {
         made.setSendMsgTimeout(30_000);
         made.start();
         for (String topic : List.of("A", "O")) {
-            made.fetchPublishMessageQueues(topic); // and so its route
+            until(() -> hasRoute(made, topic));
         }
         return made;
+    }
+
+    static boolean hasRoute(DefaultMQProducer producer, String topic) {
+        try {
+            return !producer.fetchPublishMessageQueues(topic).isEmpty();
+        } catch (MQClientException slow) { // a machine with many guests
+            return false;
+        }
     }
 
     /** Takes a message and keeps it until this process is killed. */
@@ -101,7 +110,7 @@ public class Assigned {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         producer.send(new Message("A", "held", "held".getBytes(StandardCharsets.UTF_8)));
-        Thread.sleep(600_000);
+        Thread.sleep(120_000); // it is killed before
     }
 
     static Map<String, AtomicInteger> counts() {
@@ -152,9 +161,20 @@ public class Assigned {
     public static void main(String[] arguments) throws Exception {
         server = arguments[0];
         mode = MessageRequestMode.valueOf(arguments[1]);
-        if (arguments[2].equals("hold")) {
-            hold();
+        try {
+            if (arguments[2].equals("hold")) {
+                hold();
+            } else {
+                read();
+                System.exit(0);
+            }
+        } catch (Exception error) {
+            error.printStackTrace();
         }
+        System.exit(1); // threads of clients would keep it alive
+    }
+
+    static void read() throws Exception {
         DefaultMQProducer producer = producer();
         for (String group : List.of("shared", "reds", "fails", "dies", "killed")) {
             setMode(producer, "A", group);
@@ -227,6 +247,5 @@ public class Assigned {
             + "\"killed\": %d, \"dying\": %d, \"popping\": %d}",
             all.size(), before, sum(one) > 0 && sum(other) > 0, reds.size(), String.join(" ", attempts), inOrder,
             killed.size(), dying.get(), popping));
-        System.exit(0);
     }
 }

@@ -94,7 +94,32 @@ def _end(p: Places) -> Command:
     )  # fmt: skip
 
 
+def _pop(p: Places) -> Command:
+    return _command(
+        RequestCode.POP_MESSAGE, consumerGroup=p.group, topic=p.topic, queueId=-1, maxMsgNums=1,
+        invisibleTime=1000, pollTime=0, bornTime=0, initMode=0, expType="TAG", exp="*",
+    )  # fmt: skip
+
+
+def _receipt(code: int, p: Places) -> Command:
+    return _command(
+        code, consumerGroup=p.group, topic=p.topic, queueId=0, offset=0, invisibleTime=1000,
+        extraInfo="0 1 1000 1 0 broker-a 0 0",
+    )  # fmt: skip
+
+
+def _receipts(p: Places) -> Command:
+    row = {"c": p.group, "t": p.topic, "r": "0", "so": 0, "q": 0, "rq": 1, "b": "AQ=="}
+    return _command(RequestCode.BATCH_ACK_MESSAGE, {"brokerName": "broker-a", "acks": [row]})
+
+
+def _assignment(p: Places) -> Command:
+    row = {"topic": p.topic, "consumerGroup": p.group, "clientId": "c", "strategyName": "AVG"}
+    return _command(RequestCode.QUERY_ASSIGNMENT, row)
+
+
 CONSUMES = ("Sub Topic:T", "Sub Group:g")
+OF_RECEIPTS = (RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
 OF_QUEUE = (
     RequestCode.GET_MAX_OFFSET,
     RequestCode.GET_MIN_OFFSET,
@@ -111,6 +136,10 @@ TABLE: dict[int, Row] = {
     ),
     RequestCode.PULL_MESSAGE: Row(partial(_pull, RequestCode.PULL_MESSAGE), CONSUMES),
     RequestCode.LITE_PULL_MESSAGE: Row(partial(_pull, RequestCode.LITE_PULL_MESSAGE), CONSUMES),
+    RequestCode.POP_MESSAGE: Row(_pop, CONSUMES),
+    **{code: Row(partial(_receipt, code), CONSUMES) for code in OF_RECEIPTS},
+    RequestCode.BATCH_ACK_MESSAGE: Row(_receipts, CONSUMES),
+    RequestCode.QUERY_ASSIGNMENT: Row(_assignment, CONSUMES),
     RequestCode.QUERY_MESSAGE: Row(
         lambda p: _command(
             RequestCode.QUERY_MESSAGE,
@@ -250,6 +279,13 @@ ADMINISTRATION: dict[int, Row] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Row(
         lambda p: _command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": p.group}),
         ("Update Group:g",),
+    ),
+    RequestCode.SET_MESSAGE_REQUEST_MODE: Row(
+        lambda p: _command(
+            RequestCode.SET_MESSAGE_REQUEST_MODE,
+            {"topic": p.topic, "consumerGroup": p.group, "mode": "PULL"},
+        ),
+        ("Update Group:g", "Get Topic:T"),
     ),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Row(
         lambda p: _command(
