@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from duolog_server.compat.migration.copying import CannotFollow
 from duolog_server.compat.migration.rocketmqbroker import BrokerFacts
 from duolog_server.compat.migration.state import Following
+from duolog_server.node.deferred.delayservice import DELAY_MS_MAX
 from duolog_server.store.metadata import is_reserved_topic
 from duolog_server.store.options import StoreOptions
 
@@ -79,6 +80,32 @@ RETRY, DEAD = "%RETRY%", "%DLQ%"
 _USERS = ("aclEnable", "authenticationEnabled")  # of RocketMQ 4, and of 5
 _REVIVE = "rmq_sys_REVIVE_LOG_"
 _TIMERS = "rmq_sys_wheel_timer"
+_TIMER_SECONDS_MAX = DELAY_MS_MAX // 1000
+_SETTLE = (
+    "stop consumers that pop, and wait for longer than their invisible time (60 s by default), so "
+    "that what they did not acknowledge is in their retry topics: it is not delivered again after "
+    "a cut-over"
+)
+# Settings that keep what clients use outside the log that is copied: what is so, and what to do.
+_BESIDE_THE_LOG = {
+    ("enableRetryTopicV2", "true"): (
+        "retries of POP are in topics %RETRY%<group>+<topic>, which no group reads here",
+        "let the consumers read them to their end, with enableRetryTopicV2=false",
+    ),
+    ("popConsumerKVServiceEnable", "true"): ("leases of POP are in RocksDB", _SETTLE),
+    ("timerRocksDBEnable", "true"): (
+        "timed messages wait in RocksDB",
+        "switch that off, and wait until they are delivered",
+    ),
+    ("transRocksDBEnable", "true"): (
+        "half messages wait in RocksDB",
+        "switch that off, and wait until they are decided",
+    ),
+    ("enableSlaveActingMaster", "true"): (
+        "its slaves act as master when it stops, and clients would read from them",
+        "stop the slaves, or set enableSlaveActingMaster=false there and here, before the cut-over",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +148,50 @@ def _blocking(facts: BrokerFacts, options: StoreOptions, group: str) -> Iterator
                 f"topic {topic} has batch consume queues",
                 "let its consumers finish, and delete it, or leave its broker",
             )
+        if "COMPACTION" in attributes.get("cleanup.policy", ""):
+            yield Remark(
+                True,
+                f"topic {topic} is compacted: its oldest messages are outside the log that is "
+                "copied, and duolog keeps the newest of a key no longer than the others "
+                "(store.file_reserved_time)",
+                "move its readers to another store; then delete the topic, or set its "
+                "cleanup.policy to DELETE",
+            )
+    for topic in sorted(facts.static_topics):
+        yield Remark(
+            True,
+            f"topic {topic} is static: its logical queues are mapped to those of several brokers",
+            "let its consumers finish, and delete it: clients would find no queues of its",
+        )
+    yield from _beside_the_log(facts)
+
+
+def _beside_the_log(facts: BrokerFacts) -> Iterator[Remark]:
+    settings = facts.settings
+    for (key, value), (what, do) in _BESIDE_THE_LOG.items():
+        if settings.get(key) == value:
+            yield Remark(True, f"{key}={value}: {what}", do)
+    if "Tiered" in settings.get("messageStorePlugIn", ""):
+        yield Remark(
+            True,
+            "a tiered store (messageStorePlugIn): messages that are in its second tier alone are "
+            "not copied",
+            "let consumers finish with what is older than fileReservedTime",
+        )
+    is_lite = any(row.get("message.type") == "LITE" for row in facts.attributes.values())
+    if settings.get("enableLmq") == "true" and not is_lite:
+        yield Remark(
+            True,
+            "enableLmq=true: of light queues (%LMQ%), those of lite topics alone exist here",
+            "let their consumers finish",
+        )
+    if settings.get("defaultMessageRequestMode") == "POP":
+        yield Remark(
+            True,
+            "defaultMessageRequestMode=POP: groups without a mode of their own pull here",
+            "after the cut-over: mqadmin setConsumeMode -m POP at the node, for each group whose "
+            "consumers have setClientRebalance(false)",
+        )
 
 
 def _settings(facts: BrokerFacts, options: StoreOptions) -> Iterator[Remark]:
@@ -134,6 +205,13 @@ def _settings(facts: BrokerFacts, options: StoreOptions) -> Iterator[Remark]:
             yield Remark(
                 False, f"{theirs} is {value!r} there, {ours!r} here", f"set store.{key} to the same"
             )
+    longest = facts.settings.get("timerMaxDelaySec", "")
+    if longest.isdecimal() and int(longest) > _TIMER_SECONDS_MAX:
+        yield Remark(
+            False,
+            f"timerMaxDelaySec is {longest} there: timers may be {_TIMER_SECONDS_MAX} s ahead here",
+            "nothing for those that wait; producers get MESSAGE_ILLEGAL for new ones",
+        )
     if "true" in (facts.settings.get(key) for key in _USERS):
         yield Remark(
             False,
@@ -148,19 +226,14 @@ def _features(facts: BrokerFacts) -> Iterator[Remark]:
     long = sorted(name for name in topics if len(name.encode()) > TOPIC_BYTES_MAX)
     if long:
         yield Remark(False, f"topics with more than 127 bytes: {_some(long)}", "rename them")
-    for topic, attributes in sorted(facts.attributes.items()):
-        if "COMPACTION" in attributes.get("cleanup.policy", ""):
-            yield Remark(
-                False,
-                f"topic {topic} is compacted",
-                "duolog keeps all its messages for store.file_reserved_time, and the newest of a "
-                "key no longer",
-            )
     if any(name.startswith(_REVIVE) for name in topics):
+        yield Remark(False, "messages may be consumed by POP", _SETTLE)
+    for topic, group in facts.popping:
         yield Remark(
-            False,
-            "messages were consumed by POP",
-            "what is delivered and not acknowledged at the cut-over is delivered again",
+            True,
+            f"group {group} reads topic {topic} by POP (setConsumeMode)",
+            f"after the cut-over: mqadmin setConsumeMode -t {topic} -g {group} -m POP at the node; "
+            "until then its consumers pull; a group set to PULL before can be moved as it is",
         )
     if _TIMERS in topics:
         yield Remark(

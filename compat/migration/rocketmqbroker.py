@@ -176,7 +176,10 @@ def save_tables(disk: Disk, texts: Mapping[str, bytes], saved: Mapping[str, byte
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """One master. problem: why nothing more is known of it. attributes: of topics, by name."""
+    """One master. problem: why nothing more is known of it. attributes: of topics, by name.
+
+    static_topics: whose queues are mapped. popping: topics and groups that read them by POP.
+    """
 
     name: str
     address: str
@@ -185,6 +188,8 @@ class BrokerFacts:
     settings: dict[str, str] = field(default_factory=dict)
     tables: Metadata = field(default_factory=Metadata)
     attributes: dict[str, dict[str, str]] = field(default_factory=dict)
+    static_topics: tuple[str, ...] = ()
+    popping: tuple[tuple[str, str], ...] = ()
 
 
 async def brokers_of(name_server: str, access: Access = ANYBODY) -> dict[str, str]:
@@ -221,11 +226,41 @@ async def facts_of(name: str, address: str, access: Access = ANYBODY) -> BrokerF
             await broker.settings(),
             parsed(texts),
             _attributes(texts[TOPICS]),
+            _static_topics(texts[TOPICS]),
+            await _popping(broker),
         )
     except (OSError, TimeoutError, CallRefused) as error:
         return BrokerFacts(name, address, str(error) or type(error).__name__)
     finally:
         broker.close()
+
+
+def _static_topics(topics: bytes) -> tuple[str, ...]:
+    """Topics whose queues RocketMQ 5 maps to those of several brokers."""
+    match _parsed(topics, "the broker's table of topics"):
+        case {"topicQueueMappingDetailMap": dict() as table}:
+            return tuple(map(str, table))
+    return ()
+
+
+async def _popping(broker: OldBroker) -> tuple[tuple[str, str], ...]:
+    """Topics and groups that read them by POP. Raises as `OldBroker.table`."""
+    try:
+        body = await broker.table(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    except CallRefused as refused:
+        if refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # RocketMQ 4
+            return ()
+        raise
+    found: list[tuple[str, str]] = []
+    match _parsed(body, "the broker's table of request modes"):
+        case {"messageRequestModeMap": dict() as topics}:
+            for topic, groups in topics.items():
+                rows = groups.items() if isinstance(groups, dict) else ()
+                for group, row in rows:
+                    match row:
+                        case {"mode": "POP"}:
+                            found.append((str(topic), str(group)))
+    return tuple(sorted(found))
 
 
 def _attributes(topics: bytes) -> dict[str, dict[str, str]]:

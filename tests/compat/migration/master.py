@@ -151,6 +151,9 @@ class HandMaster:
         if request.code == RequestCode.GET_MAX_OFFSET:
             place = f"{request.fields['topic']}-{request.fields['queueId']}"
             return request.answer(0, fields={"offset": str(self.queue_ends.get(place, 0))})
+        modes = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
+        if request.code == modes and modes not in self.tables:  # as RocketMQ 4
+            return request.answer(3, f" request type {modes} not supported")
         return request.answer(0, body=self._body(request.code))
 
     def _body(self, code: int) -> bytes:

@@ -43,6 +43,19 @@ def test_nothing_is_said_of_a_broker_that_can_be_moved_as_it_is() -> None:
     assert _said(replace(FACTS, tables=_topics("T", "%RETRY%g", "SCHEDULE_TOPIC_XXXX"))) == []
     without = {**SETTINGS, "aclEnable": "false", "authenticationEnabled": "false"}
     assert _said(replace(FACTS, settings=without)) == []
+    as_by_default = {
+        "enableRetryTopicV2": "false",
+        "popConsumerKVServiceEnable": "false",
+        "defaultMessageRequestMode": "PULL",
+        "messageStorePlugIn": "",
+        "enableSlaveActingMaster": "false",
+        "enableLmq": "false",
+        "storeType": "defaultRocksDB",  # queues are built of the log
+        "timerMaxDelaySec": "259200",
+    }
+    assert _said(replace(FACTS, settings={**SETTINGS, **as_by_default})) == []
+    lite = {"settings": {**SETTINGS, "enableLmq": "true"}}
+    assert _said(replace(FACTS, **lite, attributes={"L": {"message.type": "LITE"}})) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -52,6 +65,20 @@ def test_nothing_is_said_of_a_broker_that_can_be_moved_as_it_is() -> None:
         ({"settings": {**SETTINGS, "enableDLegerCommitLog": "true"}}, "DLedger"),
         ({"settings": {**SETTINGS, "mappedFileSizeCommitLog": "1"}}, "segments have 1 bytes"),
         ({"attributes": {"B": {"queue.type": "BatchCQ"}}}, "topic B has batch consume queues"),
+        ({"attributes": {"C": {"cleanup.policy": "COMPACTION"}}}, "C is compacted"),
+        ({"static_topics": ("S",)}, "S is static"),
+        ({"popping": (("T", "g"),)}, "group g reads topic T by POP"),
+        ({"settings": {**SETTINGS, "defaultMessageRequestMode": "POP"}}, "pull here"),
+        ({"settings": {**SETTINGS, "enableRetryTopicV2": "true"}}, "%RETRY%<group>+<topic>"),
+        ({"settings": {**SETTINGS, "popConsumerKVServiceEnable": "true"}}, "leases of POP"),
+        ({"settings": {**SETTINGS, "timerRocksDBEnable": "true"}}, "timed messages"),
+        ({"settings": {**SETTINGS, "transRocksDBEnable": "true"}}, "half messages"),
+        ({"settings": {**SETTINGS, "enableSlaveActingMaster": "true"}}, "slaves act as master"),
+        ({"settings": {**SETTINGS, "enableLmq": "true"}}, "%LMQ%"),
+        (
+            {"settings": {**SETTINGS, "messageStorePlugIn": "a.b.TieredMessageStore"}},
+            "a tiered store",
+        ),
     ],
 )
 def test_what_must_be_changed_first_comes_first(change: dict[str, object], what: str) -> None:
@@ -73,7 +100,7 @@ def test_the_replica_group_has_the_brokers_name() -> None:
         ({"settings": {**SETTINGS, "aclEnable": "true"}}, "users (ACL)"),
         ({"settings": {**SETTINGS, "authenticationEnabled": "true"}}, "users (ACL)"),
         ({"tables": _topics("t" * 128)}, "more than 127 bytes"),
-        ({"attributes": {"C": {"cleanup.policy": "COMPACTION"}}}, "C is compacted"),
+        ({"settings": {**SETTINGS, "timerMaxDelaySec": "864000"}}, "timerMaxDelaySec is 864000"),
         ({"tables": _topics("rmq_sys_REVIVE_LOG_DefaultCluster")}, "POP"),
         ({"tables": _topics("rmq_sys_wheel_timer")}, "timerWheelEnable"),
     ],
@@ -95,8 +122,23 @@ async def test_a_cluster_is_read_from_its_name_server() -> None:
         found = await facts_of("broker-a", master.address)
         assert (found.problem, found.runtime) == ("", Runtime(0, 99, "V4_9_7"))
         assert found.tables.topics["T"].queues == 4
+        assert (found.static_topics, found.popping) == ((), ())
         master.refused.add(201)
         assert "not today" in (await facts_of("broker-a", master.address)).problem
+
+
+async def test_static_topics_and_groups_that_pop_are_read_from_a_broker_of_rocketmq_5() -> None:
+    master = HandMaster(b"x" * 99)
+    modes = {"g": {"mode": "POP", "popShareQueueNum": 0}, "h": {"mode": "PULL"}}
+    master.tables[402] = json.dumps({"messageRequestModeMap": {"T": modes}}).encode()
+    table = json.loads(master.tables[21])
+    mapped = {"topicQueueMappingDetailMap": {"S": {"topic": "S", "totalQueues": 8}}}
+    master.tables[21] = json.dumps({**table, **mapped}).encode()
+    async with serving(master):
+        found = await facts_of("broker-a", master.address)
+        assert (found.problem, found.static_topics, found.popping) == ("", ("S",), (("T", "g"),))
+        master.tables[402] = b"["
+        assert "not JSON" in (await facts_of("broker-a", master.address)).problem
 
 
 async def test_a_table_that_only_one_reader_takes_is_told() -> None:
