@@ -24,6 +24,7 @@ from duolog_server.compat.remoting.codec.bodies import (
 from duolog_server.compat.remoting.codec.command import NUMBER_MAX, BadRequest
 
 ACKS_MAX = 1024  # of a batch: answers to POP whose messages it acknowledges
+RECEIPTS_MAX = 4096  # of a batch
 BITS_MAX = 4096  # offsets after the first one of an answer
 ORIGINAL, RETRY = "0", "1"
 _RETRIES = (RETRY, "2")  # the second is for names that RocketMQ 5 can choose to give retry topics
@@ -73,13 +74,19 @@ def read_receipt(text: str) -> Receipt:
 
 def read_acks(body: bytes) -> list[Acks]:
     """BatchAckMessageRequestBody. Raises BadRequest."""
-    found = read_object(read_text(body), "a batch of acknowledgements")
-    broker_name = read_name(found.get("brokerName"), "brokerName")
-    rows = read_list(found.get("acks"), "acks", ACKS_MAX)
-    return [_acks(read_object(row, "an acknowledgement"), broker_name) for row in rows]
+    read = read_object(read_text(body), "a batch of acknowledgements")
+    broker_name = read_name(read.get("brokerName"), "brokerName")
+    rows = read_list(read.get("acks"), "acks", ACKS_MAX)
+    found: list[Acks] = []
+    left = RECEIPTS_MAX
+    for row in rows:
+        acks = _acks(read_object(row, "an acknowledgement"), broker_name, left)
+        left -= len(acks.receipts)
+        found.append(acks)
+    return found
 
 
-def _acks(row: Mapping[str, Any], broker_name: str) -> Acks:
+def _acks(row: Mapping[str, Any], broker_name: str, most: int) -> Acks:
     first = _number(row, "so", "startOffset")
     queue_id, serial = _number(row, "q", "queueId"), _number(row, "rq", "reviveQueueId")
     is_retry = row.get("r", row.get("retry")) in _RETRIES
@@ -88,7 +95,7 @@ def _acks(row: Mapping[str, Any], broker_name: str) -> Acks:
         read_name(row.get("t", row.get("topic")), "topic"),
         tuple(
             Receipt(is_retry, broker_name, queue_id, first + bit, serial)
-            for bit in _bits(row.get("b", row.get("bitSet")))
+            for bit in _bits(row.get("b", row.get("bitSet")), most)
         ),
     )
 
@@ -100,7 +107,7 @@ def _number(row: Mapping[str, Any], name: str, long_name: str) -> int:
     return value
 
 
-def _bits(text: object) -> Iterator[int]:
+def _bits(text: object, most: int) -> Iterator[int]:
     """The numbers of the bits that are set, in bytes from the lowest bit on."""
     try:
         data = base64.b64decode(text if isinstance(text, str) else "?", validate=True)
@@ -109,7 +116,12 @@ def _bits(text: object) -> Iterator[int]:
     if len(data) * 8 > BITS_MAX:
         raise BadRequest(f"bitSet of an acknowledgement has more than {BITS_MAX} bits")
     number = int.from_bytes(data, "little")
-    return (bit for bit in range(number.bit_length()) if number >> bit & 1)
+    if number.bit_count() > most:
+        raise BadRequest(f"a batch of acknowledgements has more than {RECEIPTS_MAX} messages")
+    while number:
+        lowest = number & -number
+        yield lowest.bit_length() - 1
+        number ^= lowest
 
 
 def offset_infos(places: Iterable[tuple[str, int, int]]) -> tuple[str, str]:

@@ -138,6 +138,7 @@ def test_the_classic_client_sends_and_consumes(tmp_path: Path, address: str, ver
     assert found["refused"] == "MQClientException", "a topic that does not exist has no route"
 
 
+SLOW_SECONDS = 60.0
 ASSIGNED = ("shared", "reds", "fails", "dies", "killed", "ordered")
 
 
@@ -192,10 +193,11 @@ async def _prepare(address: str) -> None:
         fields = {"topic": topic, "defaultTopic": "TBW102", "perm": "6", "order": "false"}
         fields |= {"readQueueNums": f"{queues}", "writeQueueNums": f"{queues}"}
         fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"}
-        await calling.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        await calling.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, seconds=SLOW_SECONDS)
     for group in ASSIGNED:
         body = json.dumps({"groupName": group, "retryMaxTimes": 0 if group == "dies" else 16})
-        await calling.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body.encode())
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        await calling.call(code, body=body.encode(), seconds=SLOW_SECONDS)
     calling.close()
 
 

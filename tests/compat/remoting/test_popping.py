@@ -11,6 +11,7 @@ from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import BadRequest
 from duolog_server.compat.remoting.receipts import (
     BITS_MAX,
+    RECEIPTS_MAX,
     Receipt,
     read_acks,
     read_receipt,
@@ -260,4 +261,16 @@ def test_batches_name_their_members_in_two_ways() -> None:
     for wrong in ({"bitSet": "?"}, {"bitSet": 5}, {"bitSet": bits}, {"startOffset": -1}):
         body = json.dumps({"brokerName": "b", "acks": [row | wrong]}).encode()
         with pytest.raises(BadRequest, match="acknowledgement"):
+            read_acks(body)
+
+
+@pytest.mark.parametrize("rows", [RECEIPTS_MAX // BITS_MAX, RECEIPTS_MAX // BITS_MAX + 1])
+def test_a_batch_names_so_many_messages_at_most(rows: int) -> None:
+    bits = base64.b64encode(b"\xff" * (BITS_MAX // 8)).decode()
+    row = {"c": "g", "t": "T", "r": "0", "so": 0, "q": 0, "rq": 1, "b": bits}
+    body = json.dumps({"brokerName": "b", "acks": [row] * rows}).encode()
+    if rows * BITS_MAX <= RECEIPTS_MAX:
+        assert sum(len(acks.receipts) for acks in read_acks(body)) == RECEIPTS_MAX
+    else:
+        with pytest.raises(BadRequest, match="more than"):
             read_acks(body)

@@ -15,7 +15,6 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
-import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
@@ -93,11 +92,9 @@ public class Assigned {
     }
 
     static boolean hasRoute(DefaultMQProducer producer, String topic) {
-        try {
-            return !producer.fetchPublishMessageQueues(topic).isEmpty();
-        } catch (MQClientException slow) { // a machine with many guests
-            return false;
-        }
+        var factory = producer.getDefaultMQProducerImpl().getMqClientFactory();
+        factory.updateTopicRouteInfoFromNameServer(topic); // without it, a broker is asked as a name server
+        return factory.findBrokerAddrByTopic(topic) != null;
     }
 
     /** Takes a message and keeps it until this process is killed. */
