@@ -226,7 +226,9 @@ def _features(facts: BrokerFacts) -> Iterator[Remark]:
     long = sorted(name for name in topics if len(name.encode()) > TOPIC_BYTES_MAX)
     if long:
         yield Remark(False, f"topics with more than 127 bytes: {_some(long)}", "rename them")
-    if any(name.startswith(_REVIVE) for name in topics):
+    if any(topic.startswith(_REVIVE) for topic, _ in facts.tables.offsets):
+        yield Remark(True, "messages were consumed by POP, and some not acknowledged", _SETTLE)
+    elif any(name.startswith(_REVIVE) for name in topics):  # RocketMQ 5 always makes it
         yield Remark(False, "messages may be consumed by POP", _SETTLE)
     for topic, group in facts.popping:
         yield Remark(

@@ -35,6 +35,14 @@ def _topics(*names: str) -> Metadata:
     return Metadata(topics={name: TopicConfig(name) for name in names})
 
 
+def _revived() -> Metadata:
+    """Of a broker that has stored messages of POP again."""
+    topic = "rmq_sys_REVIVE_LOG_DefaultCluster"
+    tables = _topics(topic)
+    tables.offsets = {(topic, "CID_RMQ_SYS_REVIVE_GROUP"): {0: 0}}
+    return tables
+
+
 def _said(facts: BrokerFacts, group: str = "broker-a") -> list[Remark]:
     return remarks(facts, SMALL, group)
 
@@ -67,6 +75,7 @@ def test_nothing_is_said_of_a_broker_that_can_be_moved_as_it_is() -> None:
         ({"attributes": {"B": {"queue.type": "BatchCQ"}}}, "topic B has batch consume queues"),
         ({"attributes": {"C": {"cleanup.policy": "COMPACTION"}}}, "C is compacted"),
         ({"static_topics": ("S",)}, "S is static"),
+        ({"tables": _revived()}, "consumed by POP, and some not acknowledged"),
         ({"popping": (("T", "g"),)}, "group g reads topic T by POP"),
         ({"settings": {**SETTINGS, "defaultMessageRequestMode": "POP"}}, "pull here"),
         ({"settings": {**SETTINGS, "enableRetryTopicV2": "true"}}, "%RETRY%<group>+<topic>"),
