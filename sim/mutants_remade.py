@@ -92,7 +92,7 @@ def _copies_limited() -> list[Patch]:
 
 
 def _internal_topics_count() -> list[Patch]:
-    return [(MetadataLog, "make_internal", lambda self, name: self.make_if_missing(name))]
+    return [(MetadataLog, "make_internal", lambda self, name, _=1: self.make_if_missing(name))]
 
 
 def _dead_letters_stay() -> list[Patch]:

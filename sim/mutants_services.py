@@ -17,7 +17,7 @@ from duolog_server.node.engine.log import Log
 from duolog_server.node.pop import retrytopics
 from duolog_server.node.pop.popqueue import OffsetRanges, PopQueue
 from duolog_server.node.pop.popservice import PopService
-from duolog_server.node.pop.retrytopics import RetryTopics
+from duolog_server.node.pop.retrytopics import Again, RetryTopics
 from duolog_server.node.replication.roles import Replication
 from duolog_server.store.clocks import ForwardSteps, MonoMs
 from duolog_server.store.grouptopics import retry_topic
@@ -121,8 +121,8 @@ def _orderly_ignored() -> list[Patch]:
 def _attempts_uncounted() -> list[Patch]:
     original = RetryTopics._put
 
-    async def put(self: Any, topic: str, record: Any, failed: int, *more: Any) -> None:
-        await original(self, topic, record, 0, *more)
+    async def put(self: Any, again: Any, record: Any, failed: int, *more: Any) -> None:
+        await original(self, again, record, 0, *more)
 
     return [(RetryTopics, "_put", put)]
 
@@ -130,13 +130,13 @@ def _attempts_uncounted() -> list[Patch]:
 def _attempts(most: int) -> list[Patch]:
     """A group's messages have so many attempts, whatever the group's own number is."""
 
-    async def store_again(self: Any, group: str, topic: str, record: Any) -> None:
+    async def store_again(self: Any, group: str, topic: str, record: Any, *, counts: bool) -> None:
         failed = record.reconsume_times + 1
         if failed >= most:
             await self._dead(group, record, failed)
             return
         origin = {"RETRY_TOPIC": record.topic}
-        await self._put(retry_topic(group, topic), record, failed, origin)
+        await self._put(Again(retry_topic(group, topic)), record, failed, origin)
 
     return [(RetryTopics, "store_again", store_again)]
 
@@ -144,8 +144,8 @@ def _attempts(most: int) -> list[Patch]:
 def _origin_untold() -> list[Patch]:
     original = RetryTopics._put
 
-    async def put(self: Any, topic: str, record: Any, failed: int, *_: Any) -> None:
-        await original(self, topic, record, failed, {})
+    async def put(self: Any, again: Any, record: Any, failed: int, *_: Any) -> None:
+        await original(self, again, record, failed, {})
 
     return [(RetryTopics, "_put", put)]
 

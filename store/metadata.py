@@ -24,8 +24,8 @@ PERM_WRITE = 2
 QUEUES_MAX = 1024
 SINKS_MAX = 10_000
 LITE_TTL_MINUTES_MAX = 10 * 365 * 24 * 60
-LITE = "LITE"
-MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", LITE)
+LITE, PRIORITY = "LITE", "PRIORITY"
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", PRIORITY, LITE)
 LITE_EXPIRATION = "lite.topic.expiration"  # RocketMQ 5's attribute, minutes
 OWNER = "duolog.owner"  # an attribute that RocketMQ keeps and does not use
 

@@ -550,7 +550,8 @@ class MessagingService(rpc.MessagingServiceServicer):
                 f"an invisible duration of {invisible_ms} ms is outside 0..{INVISIBLE_MS_MAX} ms",
             )
         handle = self._receiver.handle(group, topic, request.receipt_handle)
-        changed = self.broker.pop.change_invisible(group, handle, invisible_ms)
+        suspend = request.suspend
+        changed = self.broker.pop.change_invisible(group, handle, invisible_ms, suspend=suspend)
         if changed is None:
             raise stale()
         text = handles.to_text(self.broker.group, changed)

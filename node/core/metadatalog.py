@@ -607,19 +607,21 @@ class MetadataLog:
             return len(names)
         return sum(not is_nodes_topic(one) for one in names)
 
-    def make_internal(self, name: str) -> None:
-        """Create a topic of one queue that the node itself stores messages in, if it is missing.
+    def make_internal(self, name: str, queues: int = 1) -> None:
+        """Create a topic that the node itself stores messages in, if it is missing, or has fewer
+        queues.
 
         No limit and no quota refuses it: messages that are stored would never be delivered.
         """
-        if name in self.topics:
+        known = self.topics.get(name) or self.creating(name)
+        if known is not None and known.queues >= queues:
+            self.tables.topics[name] = known
             return
-        creating = self.creating(name)
-        if creating is not None:
-            self.tables.topics[name] = creating
+        if known is not None:
+            self._make_now(replace(known, queues=queues))
             return
         check_topic(name)
-        self._make_now(TopicConfig(name, 1, PERM_READ | PERM_WRITE))
+        self._make_now(TopicConfig(name, queues, PERM_READ | PERM_WRITE))
 
     def make_if_missing(self, name: str, owner: str = "") -> None:
         """Create a topic that a message is stored for. Raises as `auto_create`."""

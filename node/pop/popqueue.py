@@ -86,6 +86,7 @@ class Lease:
     client: str
     held: bool = False  # lasts as long as its client is alive
     via: str = ""  # the node that forwards its consumer's calls; empty for none
+    suspended: bool = False  # its consumer put it off: the delivery was no attempt
 
 
 @dataclass(slots=True)
@@ -196,8 +197,14 @@ class PopQueue:
 
     def change(self, offset: int, lease: Lease, serial: int, deadline_ms: MonoMs) -> None:
         """Change the end of a lease; the old handle becomes invalid."""
-        lease.serial, lease.deadline_ms, lease.held = serial, deadline_ms, False
-        self._note(offset, lease)
+        lease.serial, lease.suspended = serial, False
+        self.put_off(offset, deadline_ms)
+
+    def suspend(self, offset: int, deadline_ms: MonoMs) -> None:
+        """Put a delivery off that is no attempt; in order, with all that is out, as all wait."""
+        for each in list(self.leases) if self.orderly else [offset]:
+            self.leases[each].suspended = True
+            self.put_off(each, deadline_ms)
 
     def expired(self, mono_ms: MonoMs) -> list[int]:
         """Messages whose leases have ended, oldest first.
@@ -214,8 +221,8 @@ class PopQueue:
                 ended[offset] = None
         if self.orderly:
             for offset in ended:
-                del self.leases[offset]
-                self.attempts[offset] = self.attempts.get(offset, 0) + 1
+                counts = not self.leases.pop(offset).suspended
+                self.attempts[offset] = self.attempts.get(offset, 0) + counts
             if ended and not self.leases:
                 self._rewind()
             return []

@@ -33,7 +33,7 @@ from duolog_server.store.errors import StoreError
 from duolog_server.store.grouptopics import retry_topic
 from duolog_server.store.kernels import decode
 from duolog_server.store.lightqueues import is_light, parent_of
-from duolog_server.store.metadata import Json
+from duolog_server.store.metadata import PRIORITY, Json
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.reader import GetResult, Wanted
 from duolog_server.store.record import Record, decode_properties
@@ -352,10 +352,24 @@ class PopService:
         queues = topics[request.topic].queues
         retry = retry_topic(request.group, request.topic)
         retry_queues = topics[retry].queues if retry in topics else 0
+        if self._by_priority(request):
+            yield from ((request.topic, queue) for queue in reversed(range(queues)))
+            yield from ((retry, queue) for queue in reversed(range(retry_queues)))
+            return
         first = request.queue_id if request.queue_id >= 0 else turn
         rotated = [(request.topic, (first + k) % queues) for k in range(queues)]
         again = [(retry, queue) for queue in range(retry_queues)]
         yield from again + rotated if turn % RETRY_FIRST_EVERY == 0 else rotated + again
+
+    def _by_priority(self, request: PopRequest) -> bool:
+        """Whether a request gets the highest priority first, and retries after all others.
+
+        A message's queue is its priority. A group in order reads its queues in turn.
+        """
+        if self._core.metadata.topics[request.topic].message_type != PRIORITY:
+            return False
+        row = self._core.metadata.tables.groups.get(request.group, {})
+        return not row.get("consumeMessageOrderly")
 
     def _pop_queue(
         self, request: PopRequest, line: Line, key: QueueKey, wanted: int, mono_ms: MonoMs
@@ -516,9 +530,12 @@ class PopService:
     def _watched(self, request: PopRequest) -> list[tuple[str, int]]:
         if request.subscriber is not None:
             return [(request.topic, NO_QUEUE)]  # it is woken, and counts as a waiting reader
-        queues = range(self._core.metadata.topics[request.topic].queues)
+        config = self._core.metadata.topics[request.topic]
+        queues = range(config.queues)
         watched = [(request.topic, queue) for queue in queues]
-        return [*watched, (retry_topic(request.group, request.topic), 0)]
+        retry = retry_topic(request.group, request.topic)
+        copies = queues if config.message_type == PRIORITY else range(1)
+        return [*watched, *((retry, queue) for queue in copies)]
 
     def _watch(self, request: PopRequest, line: Line) -> None:
         line.polls += 1
@@ -593,11 +610,18 @@ class PopService:
             state.put_off(handle.offset, self._in(GONE_MS))
 
     def change_invisible(
-        self, group: str, handle: Handle, invisible_ms: int, serial: int = 0
+        self,
+        group: str,
+        handle: Handle,
+        invisible_ms: int,
+        *,
+        serial: int = 0,
+        suspend: bool = False,
     ) -> Handle | None:
         """Replace the lease; the new handle, or None if the old one is not valid.
 
-        serial: of the new handle; 0 for a random one.
+        serial: of the new handle; 0 for a random one. suspend: the delivery counts as no attempt;
+        in an orderly queue, none that is out does.
         """
         found = self._lease(group, handle)
         if found is None:
@@ -605,6 +629,8 @@ class PopService:
         _, state, lease = found
         serial = serial or secrets.randbits(63)
         state.change(handle.offset, lease, serial, self._in(invisible_ms))
+        if suspend:
+            state.suspend(handle.offset, self._in(invisible_ms))
         return Handle(handle.topic, handle.queue_id, handle.offset, serial)
 
     async def to_dead_letters(self, group: str, handle: Handle) -> bool:
@@ -689,8 +715,10 @@ class PopService:
         for offset in offsets:
             if self._queues.get(key) is not state:
                 return  # deleted, or reset
+            counts = offset not in state.leases or not state.leases[offset].suspended
             try:
-                await self._retry.store_again(group, topic, self._record(key, offset))
+                record = self._record(key, offset)
+                await self._retry.store_again(group, topic, record, counts=counts)
             except (sdk.NoSuchMessage, sdk.ResultUnknown):
                 pass  # retention deleted it; or its copy is stored
             except (sdk.DuologError, StoreError) as error:

@@ -7,7 +7,7 @@ One name may be that of several: %RETRY%a_b_c is for a group a and a topic b_c, 
 for what members of a_b_c sent back. So each copy says which topic it comes from.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from duolog import _errors as sdk
@@ -18,6 +18,7 @@ from duolog_server.node.core.core import Core
 from duolog_server.node.deferred.delayservice import DelayService
 from duolog_server.node.deferred.redirect import stored_again
 from duolog_server.store.grouptopics import dead_letter_topic, group_retry_topic, retry_topic
+from duolog_server.store.metadata import PRIORITY
 from duolog_server.store.reader import GetResult
 from duolog_server.store.record import (
     PROPERTIES_BYTES_MAX,
@@ -61,6 +62,15 @@ def _attempts_of(record: Record) -> int:
     return min(record.reconsume_times + 1, RECONSUME_TIMES_MAX)
 
 
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Where a copy goes. level: of a delay before; 0 for none."""
+
+    topic: str
+    queue_id: int = 0
+    level: int = 0
+
+
 class RetryTopics:
     """Stores messages again."""
 
@@ -68,22 +78,32 @@ class RetryTopics:
         self._core = core
         self._delays = delays
 
-    async def store_again(self, group: str, topic: str, record: Record) -> None:
+    async def store_again(
+        self, group: str, topic: str, record: Record, *, counts: bool = True
+    ) -> None:
         """Store a message for one more attempt, or as a dead letter after the last.
 
-        topic: the one that holds it now. Raises Unavailable if it was not stored,
-        ResultUnknown if it is and may be lost with this node.
+        topic: the one that holds it now. counts: whether the last delivery was an attempt. Raises
+        Unavailable if it was not stored, ResultUnknown if it is and may be lost with this node.
         """
         if self._is_too_old(group, record):
             return
         row = self._core.metadata.tables.groups.get(group, {})
-        failed = _attempts_of(record)
-        if failed > int(row.get("retryMaxTimes", RETRY_TIMES)):
+        failed = _attempts_of(record) if counts else record.reconsume_times
+        if counts and failed > int(row.get("retryMaxTimes", RETRY_TIMES)):
             await self._dead(group, record, failed)
             return
+        again = Again(retry_topic(group, topic), self._queue_of_copy(topic, record))
         if not topic.startswith(RETRY_PREFIX):  # of an earlier copy, it counts no more
             record = replace(record, properties={**record.properties, ORIGIN: topic})
-        await self._put(retry_topic(group, topic), record, failed, {ORIGIN: record.topic})
+        await self._put(again, record, failed, {ORIGIN: record.topic})
+
+    def _queue_of_copy(self, topic: str, record: Record) -> int:
+        """The queue of a message's copy: that of its priority, which a copy of a copy keeps."""
+        config = self._core.metadata.topics.get(topic)
+        if topic.startswith(RETRY_PREFIX) or (config and config.message_type == PRIORITY):
+            return record.queue_id
+        return 0
 
     async def send_back(self, group: str, record: Record, level: int, max_attempts: int) -> str:
         """Store a message for one more attempt after a delay; the topic that holds it now.
@@ -98,10 +118,9 @@ class RetryTopics:
         if level < 0 or failed > (max_attempts or int(row.get("retryMaxTimes", RETRY_TIMES))):
             await self._dead(group, record, failed)
             return dead_letter_topic(group)
-        topic = group_retry_topic(group)
-        origin = {ORIGIN: record.topic}
-        await self._put(topic, record, failed, origin, level or FIRST_LEVEL + failed - 1)
-        return topic
+        again = Again(group_retry_topic(group), level=level or FIRST_LEVEL + failed - 1)
+        await self._put(again, record, failed, {ORIGIN: record.topic})
+        return again.topic
 
     async def to_dead_letters(self, group: str, record: Record) -> None:
         """Store a message as a dead letter at once. Raises as `send_back`."""
@@ -125,17 +144,17 @@ class RetryTopics:
         unique = record.properties.get("UNIQ_KEY")
         if unique:
             origin["DLQ_ORIGIN_MESSAGE_ID"] = unique
-        await self._put(dead_letter_topic(group), record, failed, origin)
+        await self._put(Again(dead_letter_topic(group)), record, failed, origin)
         self._core.traffic.dead.add((origin_of(record), group), 1, len(record.body))
 
-    async def _put(
-        self, topic: str, record: Record, failed: int, more: dict[str, str], level: int = 0
-    ) -> None:
-        """more: properties set where the message does not have them yet. level: of a delay."""
-        self._core.metadata.make_internal(topic)
+    async def _put(self, again: Again, record: Record, failed: int, more: dict[str, str]) -> None:
+        """more: properties set where the message does not have them yet."""
+        topic, level = again.topic, again.level
+        self._core.metadata.make_internal(topic, again.queue_id + 1)
         properties = {**more, "ORIGIN_MESSAGE_ID": record.message_id, **record.properties}
         room = PROPERTIES_BYTES_MAX - (WAITING_BYTES if level else 0)
         batch = stored_again(record, topic, properties, failed, room)
+        batch = replace(batch, queue_id=again.queue_id)
         if level and batch.columns.longest_properties <= room:
             batch = self._delays.at_level(batch, level)
         # Else a record has no room for where it waits: it is delivered again at once.

@@ -5,6 +5,7 @@ stored twice, even under one UNIQ_KEY: programs send an object again on purpose.
 """
 
 import asyncio
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -65,6 +66,7 @@ REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 RECONSUME_TIMES_MAX = 1 << 30  # so that a copy, which counts one more, can still be stored
 _WAITING_MARKS = tuple(name + PAIR for name in (*LATER, b"TRAN_MSG"))
 _ASKS = b"REPLY_TO_CLIENT\x01"
+_PRIORITY = b"_SYS_MSG_PRIORITY_"
 _REGION = b"MSG_REGION\x01" + REGION["MSG_REGION"].encode()
 _REGION_ROOM = SENT_PROPERTIES_BYTES_MAX - len(END + _REGION)  # a client may use all of the limit
 _ORIGIN = (b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID")  # of a dead letter: the node says it
@@ -237,6 +239,7 @@ class Sending:
         else:
             text = self._answerable(without(properties_text(header.properties), *unsaid))
             text = _with_region(text)
+            queue_id = _of_priority(text, queue_id, config.queues)
             single = _Single(_Told(request, queue_id, ""), config.name, header, text)
             sent_back = header.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
             if not sent_back and not _may_wait(text):
@@ -496,6 +499,14 @@ def _with_region(text: bytes) -> bytes:
     if property_of(text, b"MSG_REGION") is not None or len(text) > _REGION_ROOM:
         return text
     return END.join((text, _REGION)) if text else _REGION
+
+
+def _of_priority(text: bytes, queue_id: int, queues: int) -> int:
+    """The queue of a message: its priority, where it has one and is of no other type."""
+    if _PRIORITY not in text or _may_wait(text) or property_of(text, b"__SHARDINGKEY"):
+        return queue_id
+    found = property_of(text, _PRIORITY) or ""
+    return min(int(found), queues - 1) if re.fullmatch("[0-9]{1,10}", found) else queue_id
 
 
 def _may_wait(text: bytes) -> bool:

@@ -98,9 +98,11 @@ class Api:
             ),
         )
 
-    async def change(self, group: str, handle: str, ms: int, topic: str = "T") -> Any:
+    async def change(
+        self, group: str, handle: str, ms: int, topic: str = "T", *, suspend: bool = False
+    ) -> Any:
         request = service.ChangeInvisibleDurationRequest(
-            group=resource(group), topic=resource(topic), receipt_handle=handle
+            group=resource(group), topic=resource(topic), receipt_handle=handle, suspend=suspend
         )
         request.invisible_duration.FromMilliseconds(ms)
         return await self.call("ChangeInvisibleDuration", request)

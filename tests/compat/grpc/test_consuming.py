@@ -15,6 +15,7 @@ from duolog_server.node.pop.popservice import SCAN_MAX
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.columns import Columns
+from duolog_server.store.grouptopics import retry_topic
 from duolog_server.store.messagestore import PutBatch
 from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.record import Host
@@ -321,6 +322,48 @@ async def test_a_request_that_is_repeated_gets_the_same_messages(api: Api) -> No
     other = await api.receive("fifo", queue_id=queue_id, attempt_id="B")
     assert other.code == Code.MESSAGE_NOT_FOUND
     assert (await api.ack("fifo", *again.handles)).status.code == Code.OK
+
+
+async def test_higher_priorities_come_first_and_retries_after_all_in_their_order(
+    api: Api, node: Node
+) -> None:
+    """As RocketMQ does since 5.4: a message's queue is its priority, and so is its copy's."""
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("P", 4, message_type="PRIORITY")
+    for priority in (1, 0, 9, 2, 1):  # as the last queue, for all beyond
+        await api.send(message(b"%d" % priority, topic="P", priority=priority))
+    first = await api.receive("g", topic="P")
+    assert first.bodies == [b"9", b"2", b"1", b"1", b"0"]
+    for handle in first.handles:
+        assert (await api.change("g", handle, 0, "P")).status.code == Code.OK
+    copies = retry_topic("g", "P")
+    store = broker_of(node).store
+    await until(lambda: sum(store.queue_range(copies, k)[1] for k in range(4)) == 5)
+    await api.send(message(b"0", topic="P", priority=0))
+    found = [await api.receive("g", topic="P", count=1, queue_id=0) for _ in range(6)]
+    bodies = [made.body for one in found for made in one.messages]
+    assert bodies == [b"0", b"9", b"2", b"1", b"1", b"0"]
+    assert attempts(found[1]) == [2]
+
+
+async def test_a_poll_waits_for_copies_of_every_priority(api: Api, node: Node) -> None:
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("P", 4, message_type="PRIORITY")
+    await api.send(message(b"x", topic="P", priority=2))
+    (handle,) = (await api.receive("g", topic="P")).handles
+    waits = asyncio.create_task(api.receive("g", topic="P", timeout=20))
+    await until(lambda: broker_of(node).waiting_calls.count > 0)
+    await api.change("g", handle, 0, "P")
+    assert attempts(await waits) == [2]
+
+
+@pytest.mark.parametrize("suspend", [True, False])
+async def test_a_delivery_that_is_suspended_is_no_attempt(api: Api, suspend: bool) -> None:
+    await api.send(message(b"x"))
+    (handle,) = (await api.receive("g")).handles
+    assert (await api.change("g", handle, 0, suspend=suspend)).status.code == Code.OK
+    again = await receive_until(api, "g", 1)
+    assert again[0].system_properties.delivery_attempt == (1 if suspend else 2)
 
 
 # -- sending once --------------------------------------------------------------------------------

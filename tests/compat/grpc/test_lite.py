@@ -128,6 +128,22 @@ async def test_a_lite_topic_delivers_no_more_while_its_messages_are_in_flight(ap
     assert await take(api) == [("a", b"a1"), ("a", b"a2")]
 
 
+async def test_a_lite_topic_that_is_suspended_waits_as_a_whole_and_counts_no_attempt(
+    api: Api,
+) -> None:
+    await sync(api, "a")
+    await send(api, "a", b"a0", b"a1")
+    received = await api.receive("g", "P", invisible_ms=10_000)
+    changed = await api.change("g", received.handles[0], 0, topic="P", suspend=True)
+    assert changed.status.code == Code.OK
+    again: list[Any] = []
+    async with asyncio.timeout(8):  # before the lease of the second one ends
+        while not again:
+            again = (await api.receive("g", "P")).messages
+    found = [(made.body, made.system_properties.delivery_attempt) for made in again]
+    assert found == [(b"a0", 1), (b"a1", 1)]
+
+
 async def test_unacknowledged_messages_are_redelivered_first(api: Api) -> None:
     await sync(api, "a")
     await send(api, "a", b"a0", b"a1")

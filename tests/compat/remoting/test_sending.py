@@ -223,6 +223,26 @@ async def test_a_delayed_message_waits_where_others_do(
         assert (record.properties["REAL_TOPIC"], record.properties["REAL_QID"]) == ("T", "0")
 
 
+@pytest.mark.parametrize(
+    ("properties", "queue_id"),
+    [
+        ("_SYS_MSG_PRIORITY_\x012", 2),
+        ("_SYS_MSG_PRIORITY_\x01900", 3),
+        ("_SYS_MSG_PRIORITY_\x01-1", 1),
+        ("_SYS_MSG_PRIORITY_\x012\x02__SHARDINGKEY\x01k", 1),
+        ("_SYS_MSG_PRIORITY_\x012\x02TIMER_DELAY_SEC\x0160", 1),
+        ("NOT_SYS_MSG_PRIORITY_\x012", 1),
+    ],
+)
+async def test_the_queue_of_a_message_is_its_priority(
+    node: Node, remoting: Remoting, properties: str, queue_id: int
+) -> None:
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("P", 4, message_type="PRIORITY")
+    sent = await remoting.send("P", b"x", properties, queue_id=1)
+    assert (sent.code, sent.fields["queueId"]) == (ResponseCode.SUCCESS, str(queue_id))
+
+
 async def test_a_message_has_a_region_without_which_its_consumers_trace_nothing(
     node: Node, remoting: Remoting
 ) -> None:

@@ -12,7 +12,7 @@ from duolog_server.store.clocks import MonoMs
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["take", "pass", "finish", "change", "expire", "put_off", "release", "order"]
+            ["take", "pass", "finish", "change", "suspend", "expire", "put_off", "release", "order"]
         ),
         st.integers(0, 9),
     ),
@@ -70,6 +70,11 @@ class Consumers:
             lease = self.queue.leases[offset]
             self.queue.change(offset, lease, self.serial, self.lease_ends())
 
+    def suspend(self, number: int) -> None:
+        offset = self.out(number)
+        if offset is not None:
+            self.queue.suspend(offset, self.lease_ends())
+
     def put_off(self, number: int) -> None:
         offset = self.out(number)
         if offset is not None:
@@ -120,6 +125,18 @@ def test_a_lease_extended_twice_expires_once(orderly: bool) -> None:
     assert queue.expired(MonoMs(40)) == ([] if orderly else [0])
     assert list(queue.leases) == ([] if orderly else [0])
     assert queue.attempts == ({0: 1} if orderly else {})
+
+
+def test_a_suspended_queue_waits_as_a_whole_and_counts_no_attempt() -> None:
+    queue = PopQueue(0, orderly=True)
+    for offset in (0, 1):
+        queue.take(offset, Lease(offset, MonoMs(10), "c"))
+    queue.suspend(0, MonoMs(50))
+    queue.expired(MonoMs(40))
+    assert queue.blocked
+    queue.expired(MonoMs(50))
+    assert not queue.blocked
+    assert (queue.next, queue.attempts) == (0, {0: 0, 1: 0})
 
 
 def test_an_order_that_ends_passes_over_nothing_that_was_given_back() -> None:
