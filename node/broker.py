@@ -105,7 +105,10 @@ class Broker:
         self.peers = Peers(config.tls.files_of_peers if config.tls.only else None)
         self.dialects = Dialects()
         self.role_changed: list[Callable[[], None]] = []  # called after a change of roles
-        self.admission = Admission(self.store, self.replication, self.metadata, config.limits)
+        self.freeze = self.log.freeze
+        self.admission = Admission(
+            self.store, self.replication, self.metadata, config.limits, self.freeze
+        )
         self.log.connect(self.replication, self.admission.refused_put)
         self.metadata.refused = self.admission.change
         self.background = Background(self.give_up)

@@ -17,6 +17,7 @@ from duolog._consumer import Consumer
 from duolog._descriptions import (
     ClusterStatus,
     FoundMessage,
+    FreezeStatus,
     GroupDescription,
     GroupQueue,
     GroupRoute,
@@ -91,6 +92,7 @@ __all__ = [
     "DuologError",
     "Fatal",
     "FoundMessage",
+    "FreezeStatus",
     "GroupDescription",
     "GroupQueue",
     "GroupRoute",

@@ -14,6 +14,7 @@ from duolog._connection import REFUSED, Connection, Others, ask_one
 from duolog._descriptions import (
     ClusterStatus,
     FoundMessage,
+    FreezeStatus,
     GroupDescription,
     NodeStatus,
     QueueOffset,
@@ -659,6 +660,15 @@ class Admin:
         """
         request = wire.ForgetRequest(node=node)
         await self._ask(lambda admin, left: admin.Forget(request, timeout=left))
+
+    async def freeze(self, seconds: int | None = None) -> FreezeStatus:
+        """Have the master store nothing for so long, for the way back to RocketMQ; 0: store again.
+
+        None changes nothing. Raises BadRequest, NotMaster.
+        """
+        request = wire.FreezeRequest(seconds=seconds)
+        reply = await self._ask(lambda admin, left: admin.Freeze(request, timeout=left))
+        return FreezeStatus(reply.frozen, reply.max_offset, reply.messages_end, reply.tables_given)
 
     async def set_guarantee(self, setting: str, value: str) -> Mapping[str, str]:
         """Set what puts of the group are promised, whichever node leads; all settings as they are.

@@ -407,6 +407,23 @@ class LocalStore:
 
 
 @dataclass(frozen=True, slots=True)
+class FreezeStatus:
+    """How far the way back to RocketMQ is.
+
+    Attributes:
+        frozen: the master stores nothing.
+        max_offset: where its log ends.
+        messages_end: where its last message ends; behind it are notes of its own alone.
+        tables_given: since it froze, RocketMQ's slaves got all of its tables.
+    """
+
+    frozen: bool
+    max_offset: int
+    messages_end: int
+    tables_given: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """Status of a node, reported by itself or by another node.
 

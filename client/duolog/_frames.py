@@ -110,6 +110,7 @@ METHODS = (
     "Admin/DecideHalf",
     "Admin/SetGuarantee",
     "Admin/Forget",
+    "Admin/Freeze",
 )
 PATHS = tuple(f"/duolog.v1.{method}" for method in METHODS)
 NUMBERS = {path: number for number, path in enumerate(PATHS) if number}

@@ -549,6 +549,7 @@ class Admin(_Face[AsyncAdmin]):
     set_guarantee = _waits(AsyncAdmin.set_guarantee)
     drain = _waits(AsyncAdmin.drain)
     forget = _waits(AsyncAdmin.forget)
+    freeze = _waits(AsyncAdmin.freeze)
     elect_unclean = _waits(AsyncAdmin.elect_unclean)
 
 

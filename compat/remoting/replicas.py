@@ -68,6 +68,14 @@ class Tables:
         self._snapshot: Snapshot | None = None
         self._written: dict[int, _Written] = {}  # the newest answer, by code
 
+    async def give(self, slave: str, request: Command) -> Command:
+        """The same for a slave, by its address, for a freeze to know."""
+        was_frozen = self._broker.freeze.reason
+        answer = await self.table(request)
+        if was_frozen:
+            self._broker.freeze.answered(slave, request.code)
+        return answer
+
     async def table(self, request: Command) -> Command:
         """GET_ALL_TOPIC_CONFIG and its like. Raises NotMaster, Refused."""
         await self._broker.log.caught_up()
@@ -98,7 +106,7 @@ class Tables:
         return body
 
 
-Serve = Callable[[Command], Begun]
+Serve = Callable[[str, Command], Begun]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +121,7 @@ class SlavesPort:
 
         def chosen(peer: Peer, request: Command) -> Begun:
             if self.section.allows(peer.host.address):
-                return serve(request)
+                return serve(peer.host.address, request)
             return others(peer, request)
 
         return chosen

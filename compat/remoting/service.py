@@ -179,7 +179,7 @@ class RemotingService:
         self._handlers[RequestCode.REGISTER_BROKER] = registration.register
         self._handlers[RequestCode.UNREGISTER_BROKER] = registration.unregister
         for code in TABLES:
-            self._handlers[code] = port.open_to_slaves(self._handlers[code], tables.table)
+            self._handlers[code] = port.open_to_slaves(self._handlers[code], tables.give)
 
     def start(self) -> None:
         """Start storing commits, and letting go of silent clients."""

@@ -34,6 +34,7 @@ from duolog_server.node.core.connected import Consumer
 from duolog_server.node.core.logbytes import ENTRIES_MAX, Allowance, LogBytes
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.election.failover import FailoverService
+from duolog_server.node.engine.freeze import SECONDS_MAX
 from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.quotas.quota import BURST_MS, BadQuota, Limit, Quota, Subject
 from duolog_server.node.pop.liteservice import bound_topic, is_exclusive
@@ -47,12 +48,14 @@ from duolog_server.store.metadata import (
     Json,
     TopicConfig,
     is_reserved_topic,
+    is_system_topic,
 )
 from duolog_server.store.offsets import PhyOffset
 
 log = structlog.get_logger("duolog.node")
 
 QUOTAS_MAX = 10_000
+QUEUES_AT_ONCE = 500  # looked at before the event loop runs other work
 SYSTEM_TOPICS = {name: TopicConfig(name, 1, 4) for name in (EPOCH_TOPIC, SYSTEM_TOPIC)}
 
 
@@ -563,6 +566,38 @@ class AdminService(stubs.AdminServicer):
         """Remove a member that is down from its group."""
         await self._failover().forget(request.node)
         return wire.ForgetReply()
+
+    @unary
+    async def Freeze(self, request: wire.FreezeRequest, context: Caller) -> wire.FreezeReply:
+        """Store nothing for a while, or store again; how far RocketMQ's slaves are to be."""
+        broker, freeze = self._broker, self._broker.freeze
+        broker.admission.check_current()
+        if not 0 <= request.seconds <= SECONDS_MAX:
+            raise sdk.BadRequest(f"{request.seconds} s is outside 0..{SECONDS_MAX} s")
+        if request.seconds:
+            freeze.begin(request.seconds)
+        elif request.HasField("seconds"):
+            freeze.end()
+        await broker.log.caught_up()
+        slaves = {row.host for row in broker.dialects.rocketmq_slaves() if not row.reason}
+        return wire.FreezeReply(
+            frozen=bool(freeze.reason),
+            max_offset=broker.store.max_offset,
+            messages_end=await self._messages_end(),
+            tables_given=freeze.has_given(len(slaves)),
+        )
+
+    async def _messages_end(self) -> int:
+        """Where the last record ends that is not the node's own note."""
+        store, found = self._broker.store, 0
+        for number, (topic, queue_id) in enumerate(store.queue_keys(), 1):
+            low, high = store.queue_range(topic, queue_id)
+            if low < high and not is_system_topic(topic):
+                entry = store.entries(topic, queue_id, high - 1, 1)
+                found = max(found, int(entry[0, 0] + entry[1, 0])) if entry.shape[1] else found
+            if number % QUEUES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return found
 
     @unary
     async def ElectUnclean(

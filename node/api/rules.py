@@ -217,6 +217,7 @@ _RULES = {
     "Admin/Failover": Rule(_of_cluster(Action.UPDATE)),
     "Admin/Drain": Rule(_of_cluster(Action.UPDATE)),
     "Admin/Forget": Rule(_of_cluster(Action.UPDATE)),
+    "Admin/Freeze": Rule(_of_cluster(Action.UPDATE)),
     "Admin/SetGuarantee": Rule(_of_cluster(Action.UPDATE)),
     "Admin/ElectUnclean": Rule(_of_cluster(Action.UPDATE)),
     "Admin/PutQuota": Rule(_supers),

@@ -15,6 +15,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     "Admin/Failover": ("node", "epoch"),
     "Admin/Drain": ("node", "undo"),
     "Admin/Forget": ("node",),
+    "Admin/Freeze": ("seconds",),
     "Admin/SetGuarantee": ("setting", "value"),
     "Admin/ElectUnclean": ("epoch",),
     "Admin/PutQuota": (

@@ -6,6 +6,7 @@ from duolog import _errors as sdk
 
 from duolog_server.ha.epochs import Epoch
 from duolog_server.node.core.metadatalog import MetadataLog
+from duolog_server.node.engine.freeze import Freeze
 from duolog_server.node.replication.roles import Replication
 from duolog_server.node.runtime.config import LimitsSection
 from duolog_server.store.messagestore import MessageStore, PutResult
@@ -40,7 +41,9 @@ class Admission:
         replication: Replication,
         metadata: MetadataLog,
         limits: LimitsSection,
+        freeze: Freeze,
     ) -> None:
+        self._freeze = freeze
         self._store = store
         self._replication = replication
         self._metadata = metadata
@@ -53,9 +56,8 @@ class Admission:
         not_master = self._replication.not_master()
         if not_master:
             return Refusal(PutMessageStatus.SERVICE_NOT_AVAILABLE, not_master, True)
-        if self._replication.closed:
-            return Refusal(PutMessageStatus.SERVICE_NOT_AVAILABLE, self._replication.closed)
-        return None
+        closed = self._replication.closed or self._freeze.reason
+        return Refusal(PutMessageStatus.SERVICE_NOT_AVAILABLE, closed) if closed else None
 
     def closed(self) -> Refusal | None:
         """Why no message may be put now."""

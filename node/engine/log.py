@@ -16,6 +16,7 @@ from typing import Protocol
 import structlog
 
 from duolog_server.node.engine.arrivals import ArrivalBoard
+from duolog_server.node.engine.freeze import Freeze
 from duolog_server.node.engine.part import Work
 from duolog_server.node.engine.storestatus import StoreStatus
 from duolog_server.node.engine.storetimes import StoreTimes
@@ -122,6 +123,7 @@ class Log:
         self.board = ArrivalBoard()
         self.times = StoreTimes(clock, store)
         self.traces: Recorder | None = None  # takes notes of batches, where spans are exported
+        self.freeze = Freeze()
         self.threads = ThreadPoolExecutor(4, thread_name_prefix="duolog-disk")
         self.group_commit = GroupCommitService(store, self.threads, self._flushed, disk_failed)
         self.file_work = FileWork(store, self.threads, disk_failed)
@@ -177,6 +179,7 @@ class Log:
 
     async def close(self) -> None:
         """After the work was cancelled: make everything durable, then release the directory."""
+        self.freeze.close()
         self._dispatch_no_more(StoreClosed())  # the thread below dispatches the rest
         await asyncio.get_running_loop().run_in_executor(self.threads, self.store.shutdown)
         self._allocator.stop()
@@ -219,6 +222,8 @@ class Log:
 
     def write(self, batch: PutBatch) -> PutResult:
         """Store a batch now; `settle` tells what its answer must wait for."""
+        if self.freeze.reason:  # also for the node's own, whose loops may have begun before
+            return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.freeze.reason)
         began = perf_counter()
         result = self.store.put(batch, self.times.store_ms())
         if result.count:

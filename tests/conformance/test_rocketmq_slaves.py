@@ -1,5 +1,6 @@
 """Real brokers of RocketMQ copy a node's log as slaves, and go on without it as masters."""
 
+import asyncio
 import hashlib
 import threading
 import time
@@ -13,12 +14,13 @@ import pytest
 
 from bench.peers.peer import Server
 from bench.peers.rocketmqbroker import RocketmqBroker, digests, name_server
+from duolog_server.compat.migration.rocketmqbroker import OldBroker
 from tests.compat.remoting.replicas.sections import slaves
 from tests.conformance.brokers import end_server, jars_of
 from tests.conformance.conftest import SMALL
 from tests.conformance.languages import outcome
 from tests.conformance.test_remoting import classic
-from tests.process.support import NodeProcess
+from tests.process.support import NodeProcess, run_cli
 from tests.until import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
@@ -223,18 +225,69 @@ def test_a_slave_follows_through_kills_and_becomes_a_master(tmp_path: Path) -> N
         slave.stop()
         assert assert_same_log(node, broker, last) >= 3
 
-        names, address = name_server(tmp_path / "names", jars)
-        stack.callback(end_server, names)
-        names.start()
-        names.wait_listening(address)
-        master = broker.server("ASYNC_MASTER", 0, address)
-        stack.callback(end_server, master)
-        master.start()
-        master.wait_listening(f"127.0.0.1:{broker.port}")
+        address = lead(broker, tmp_path, stack)
         words = classic(tmp_path, "ReadAll.java", "4.9.7")
         found = outcome(*words, address, "T", "readers", str(len(acknowledged)))
         assert found["different"] == len(set(acknowledged)) == len(acknowledged)
         assert (found["came"], found["hash"]) == (found["different"], hash_of(acknowledged))
+
+
+def lead(broker: RocketmqBroker, root: Path, stack: ExitStack) -> str:
+    """Start the broker as a master of RocketMQ; the address of its name server."""
+    names, address = name_server(root / "names", broker.jars)
+    master = broker.server("ASYNC_MASTER", 0, address)
+    for server, listens in ((names, address), (master, f"127.0.0.1:{broker.port}")):
+        stack.callback(end_server, server)
+        server.start()
+        server.wait_listening(listens)
+    return address
+
+
+def delivered(broker: RocketmqBroker) -> int:
+    """How many messages the broker has in the queues of D."""
+
+    async def ends() -> int:
+        old = OldBroker(f"127.0.0.1:{broker.port}")
+        try:
+            return sum([await old.queue_end("D", queue) for queue in range(QUEUES)])
+        finally:
+            old.close()
+
+    return asyncio.run(ends())
+
+
+def test_delayed_messages_come_once_on_the_way_back(tmp_path: Path) -> None:
+    """Those that the node delivers after the broker's last look at its tables."""
+    jars = jars_of("4.9.7")
+    with ExitStack() as stack:
+        node, remoting = start_node(tmp_path / "data")
+        stack.callback(end, node)
+        make_tables(node)
+        broker = RocketmqBroker(tmp_path / "broker", jars, SEGMENT)
+        slave = broker.server("SLAVE", 1, remoting, haSendHeartbeatInterval=500)
+        stack.callback(end_server, slave)
+        slave.start()
+        with duolog.sync.Client(node.endpoint, timeout=60) as client, client.producer() as producer:
+            client.admin.create_topic("D", QUEUES)
+            wait_for_all(node, broker)
+            for number in range(10):
+                producer.send("D", b"%d" % number, delay_level=1)
+            for number in range(5):
+                producer.send("D", b"late %d" % number, delay_level=4)  # 30 s: delivered there
+            wait_until(
+                lambda: sum(row.max_offset for row in client.admin.topics(["D"])[0].stats) == 10,
+                "the node delivers ten of them",
+                seconds=WAIT_SECONDS,
+            )
+        words = ("--broker", f"127.0.0.1:{broker.port}", "--endpoints", node.endpoint)
+        done = run_cli("migrate", "rollback", *words, "--freeze", "600", timeout=WAIT_SECONDS)
+        assert done.returncode == 0, done.stderr
+        assert "the old broker has everything" in done.stderr
+        assert node.stop() == 0
+        slave.stop()
+        lead(broker, tmp_path, stack)
+        wait_until(lambda: delivered(broker) >= 15, "the others come", seconds=WAIT_SECONDS)
+        assert delivered(broker) == 15
 
 
 def test_a_slave_of_rocketmq_5_copies_the_same_bytes(

@@ -1438,6 +1438,24 @@ class ForgetReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class FreezeRequest(_message.Message):
+    __slots__ = ("seconds",)
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    seconds: int
+    def __init__(self, seconds: _Optional[int] = ...) -> None: ...
+
+class FreezeReply(_message.Message):
+    __slots__ = ("frozen", "max_offset", "messages_end", "tables_given")
+    FROZEN_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_END_FIELD_NUMBER: _ClassVar[int]
+    TABLES_GIVEN_FIELD_NUMBER: _ClassVar[int]
+    frozen: bool
+    max_offset: int
+    messages_end: int
+    tables_given: bool
+    def __init__(self, frozen: _Optional[bool] = ..., max_offset: _Optional[int] = ..., messages_end: _Optional[int] = ..., tables_given: _Optional[bool] = ...) -> None: ...
+
 class ElectUncleanRequest(_message.Message):
     __slots__ = ("epoch",)
     EPOCH_FIELD_NUMBER: _ClassVar[int]

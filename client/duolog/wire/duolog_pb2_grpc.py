@@ -889,6 +889,11 @@ class AdminStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.ForgetRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.ForgetReply.FromString,
                 _registered_method=True)
+        self.Freeze = channel.unary_unary(
+                '/duolog.v1.Admin/Freeze',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.FreezeRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.FreezeReply.FromString,
+                _registered_method=True)
         self.ElectUnclean = channel.unary_unary(
                 '/duolog.v1.Admin/ElectUnclean',
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.ElectUncleanRequest.SerializeToString,
@@ -1042,6 +1047,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Freeze(self, request, context):
+        """For a while the master stores nothing, for the way back to RocketMQ; and how far that is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ElectUnclean(self, request, context):
         """Makes this very node the master though it may lack what was acknowledged.
         """
@@ -1185,6 +1197,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Forget,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.ForgetRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.ForgetReply.SerializeToString,
+            ),
+            'Freeze': grpc.unary_unary_rpc_method_handler(
+                    servicer.Freeze,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.FreezeRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.FreezeReply.SerializeToString,
             ),
             'ElectUnclean': grpc.unary_unary_rpc_method_handler(
                     servicer.ElectUnclean,
@@ -1666,6 +1683,33 @@ class Admin:
             '/duolog.v1.Admin/Forget',
             duolog_dot_wire_dot_duolog__pb2.ForgetRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.ForgetReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Freeze(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/Freeze',
+            duolog_dot_wire_dot_duolog__pb2.FreezeRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.FreezeReply.FromString,
             options,
             channel_credentials,
             insecure,

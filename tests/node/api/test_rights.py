@@ -124,6 +124,7 @@ TABLE = {
     "Admin/Failover": Row(lambda t, g: wire.FailoverRequest(), (f"{CLUSTER} Update",)),
     "Admin/Drain": Row(lambda t, g: wire.DrainRequest(node="x"), (f"{CLUSTER} Update",)),
     "Admin/Forget": Row(lambda t, g: wire.ForgetRequest(node="x"), (f"{CLUSTER} Update",)),
+    "Admin/Freeze": Row(lambda t, g: wire.FreezeRequest(), (f"{CLUSTER} Update",)),
     "Admin/SetGuarantee": Row(
         lambda t, g: wire.SetGuaranteeRequest(setting="x"), (f"{CLUSTER} Update",)
     ),

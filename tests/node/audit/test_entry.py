@@ -224,6 +224,7 @@ def test_a_resource_is_what_the_request_is_about() -> None:
         ("Admin/PutGroup", wire.PutGroupRequest(group="g", lite_topic="T"), "Group:g"),
         ("Admin/PutQuota", wire.PutQuotaRequest(subject="User:alice"), "User:alice"),
         ("Admin/Drain", wire.DrainRequest(node="n"), "Cluster:"),
+        ("Admin/Freeze", wire.FreezeRequest(seconds=9), "Cluster:"),
         ("Access/PutRights", wire.PutRightsRequest(user="alice"), "User:alice"),
         ("Recovery/Recover", recovery_pb2.RecoverRequest(user="alice"), "User:alice"),
         ("Messages/Pull", wire.PullRequest(topic="T"), "Topic:T"),

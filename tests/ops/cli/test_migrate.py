@@ -18,12 +18,18 @@ from duolog_server.compat.migration import status as live
 from duolog_server.compat.migration.state import Following, State
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.command import Command
+from duolog_server.compat.remoting.replicas import TABLES
 from duolog_server.node.runtime.clocks import wall_ms
 from duolog_server.ops.cli import migrateafter  # noqa: F401 - it adds commands
 from duolog_server.ops.cli.migrate import app
 from duolog_server.serve.server import Node
 from duolog_server.store.osdisk import OsDisk
 from tests.compat.migration.master import HandMaster, serving
+from tests.compat.remoting.client import connected
+from tests.compat.remoting.replicas.sections import slaves
+from tests.node.replicas import broker_of
+from tests.nodefixtures import StartNode
+from tests.until import until
 
 MADE = Following("10.0.0.1:10911", "10.0.0.1:10912", "broker-a")
 
@@ -204,8 +210,9 @@ def test_a_status_of_the_future_is_that_of_no_process(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "grown", "status", "what"),
     [
-        ({}, 0, 0, "the old broker has everything"),
-        ({}, -5, 2, "must follow it first"),
+        ({}, 0, 0, "the old broker has every message"),
+        ({}, -5, 0, "the old broker has every message"),  # but for a note of the node's own
+        ({}, -10_000, 2, "must follow it first"),
         ({}, 5, 2, "the node is not a copy of it"),
         ({"brokerName": "broker-b"}, 0, 1, "is broker 'broker-b'"),
     ],
@@ -216,6 +223,9 @@ async def test_the_way_back_is_said_where_the_old_broker_has_everything(
     endpoint = f"127.0.0.1:{node.port}"
     async with duolog.Client(endpoint, timeout=10) as client:
         await client.admin.create_topic("T", 2)
+        async with client.producer() as producer:
+            await producer.send("T", b"x" * 9000)
+        await client.admin.create_topic("U", 2)
         found = await client.admin.node_status()
     master = HandMaster(b"x" * (found.max_offset + grown))
     master.settings |= {"brokerName": found.replication.group, **settings}
@@ -224,6 +234,90 @@ async def test_the_way_back_is_said_where_the_old_broker_has_everything(
         done = await asyncio.to_thread(_run, *words)
     assert done.exit_code == status
     assert what in done.output
+
+
+async def test_topics_that_will_not_allow_writes_at_the_old_broker_are_named(node: Node) -> None:
+    endpoint = f"127.0.0.1:{node.port}"
+    async with duolog.Client(endpoint, timeout=10) as client:
+        await client.admin.create_topic("T", 2)
+        await client.admin.create_topic("Blocked", 2, perm=4)
+        found = await client.admin.node_status()
+        master = HandMaster(b"x" * found.max_offset)
+        master.settings |= {"brokerName": found.replication.group}
+        async with serving(master):
+            words = ("rollback", "--broker", master.address, "--endpoints", endpoint)
+            done = await asyncio.to_thread(_run, *words)
+    assert "there: Blocked. To change that" in done.output
+
+
+@pytest.fixture
+async def left(start_node: StartNode) -> Node:
+    """A node that slaves of RocketMQ copy."""
+    return await start_node(**slaves())
+
+
+async def test_a_node_is_frozen_until_the_old_broker_has_its_last_offsets(left: Node) -> None:
+    """Else messages that it delivers at the end, and offsets of its consumers, come twice."""
+    endpoint = f"127.0.0.1:{left.port}"
+    async with duolog.Client(endpoint, timeout=10) as client, connected(left) as slave:
+        await client.admin.create_topic("T", 2)
+        async with client.producer() as producer:
+            await producer.send("T", b"later", delay=0.5)
+        found = await client.admin.node_status()
+        master = HandMaster(b"x" * found.max_offset)
+        master.settings |= {"brokerName": found.replication.group}
+        async with serving(master):
+            words = ("rollback", "--broker", master.address, "--endpoints", endpoint)
+            running = asyncio.create_task(asyncio.to_thread(_run, *words, "--freeze", "600"))
+            freeze = broker_of(left).freeze
+            await until(lambda: bool(freeze.reason))
+            for code in (*TABLES, RequestCode.GET_ALL_TOPIC_CONFIG):
+                assert not running.done()
+                await slave.ask(code)
+            master.log = b"x" * broker_of(left).store.max_offset
+            done = await running
+            assert done.exit_code == 0
+            assert "stores nothing for 600 s" in done.output
+            with pytest.raises(duolog.DuologError, match="--thaw"):
+                async with client.producer() as producer:
+                    await producer.send("T", b"x", timeout=0.3)
+            with pytest.raises(duolog.Busy, match="--thaw"):
+                await client.admin.create_topic("U", 1)
+            delays, now = broker_of(left).delays, broker_of(left).times.wall_ms
+            await until(lambda: delays.overdue_ms(now()) > 0)
+            assert (await client.admin.node_status()).max_offset == len(master.log)
+            thawed = await asyncio.to_thread(_run, *words, "--thaw")
+            assert "the old broker has every message" in thawed.output
+        store = broker_of(left).store
+        await until(lambda: sum(store.queue_range("T", queue)[1] for queue in (0, 1)) == 1)
+
+
+async def test_a_node_stores_again_where_the_old_broker_does_not_follow(
+    left: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duolog_server.ops.cli.migrateafter.GIVEN_SECONDS", 0.1)
+    endpoint = f"127.0.0.1:{left.port}"
+    async with duolog.Client(endpoint, timeout=10) as client:
+        await client.admin.create_topic("T", 2)
+        found = await client.admin.node_status()
+        master = HandMaster(b"x" * found.max_offset)
+        master.settings |= {"brokerName": found.replication.group}
+        async with serving(master):
+            words = ("rollback", "--broker", master.address, "--endpoints", endpoint)
+            done = await asyncio.to_thread(_run, *words, "--freeze", "600")
+        assert done.exit_code == 2
+        assert "did not ask for topics" in done.output
+        await client.admin.create_topic("U", 2)
+
+
+async def test_a_freeze_ends_by_itself(node: Node) -> None:
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        assert (await client.admin.freeze(1)).frozen
+        await until(lambda: not broker_of(node).freeze.reason)
+        await client.admin.create_topic("T", 2)
+        for seconds in (-1, 86_401):
+            with pytest.raises(duolog.BadRequest, match="outside"):
+                await client.admin.freeze(seconds)
 
 
 async def test_offsets_of_another_log_are_left_out_and_told(tmp_path: Path, node: Node) -> None:

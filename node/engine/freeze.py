@@ -1,0 +1,63 @@
+"""A freeze: for a while a master stores nothing, so that a slave of RocketMQ gets all of its log.
+
+Rules: nothing is stored from its beginning on, by clients or by the node; it ends by itself. A
+slave has all tables once it asked for each of them after that: they change no more.
+"""
+
+import asyncio
+
+import structlog
+
+log = structlog.get_logger("duolog.node")
+
+SECONDS_MAX = 86_400
+TABLES = 4  # topics, groups, offsets, delays
+
+
+class Freeze:
+    """The freeze of one node.
+
+    Attributes:
+        reason: why nothing is stored; empty where it is not frozen.
+    """
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._asked: dict[str, list[int]] = {}  # tables in the order of requests, by slave
+
+    def begin(self, seconds: float) -> None:
+        """Freeze, or stay frozen, for so long."""
+        if not self.reason:
+            self._asked.clear()
+            log.warning("frozen: this node stores nothing", seconds=seconds)
+        self.close()
+        self.reason = (
+            "frozen for the way back to RocketMQ; to store again: duolog migrate rollback --thaw"
+        )
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.end)
+
+    def close(self) -> None:
+        """The node stops: it stays frozen to its end."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def end(self) -> None:
+        """Store again."""
+        self.close()
+        if self.reason:
+            log.warning("no longer frozen: this node stores messages again")
+        self.reason = ""
+
+    def answered(self, slave: str, table: int) -> None:
+        """A slave got one of the tables, as it is since the beginning."""
+        self._asked.setdefault(slave, []).append(table)
+
+    def has_given(self, slaves: int) -> bool:
+        """Whether so many slaves got all tables, and asked again; others may ask for some.
+
+        They ask for them one after the other: only the next request shows that the last arrived.
+        """
+        counts = [(len(set(asked)), len(asked)) for asked in self._asked.values()]
+        return sum(kinds == TABLES < asked for kinds, asked in counts) >= max(1, slaves)

@@ -1,0 +1,15 @@
+"""A freeze: whose requests for tables count."""
+
+from duolog_server.node.engine.freeze import TABLES, Freeze
+
+
+def test_every_slave_that_follows_must_get_all_tables_and_others_need_not() -> None:
+    freeze = Freeze()
+    assert not freeze.has_given(0)
+    freeze.answered("monitor", 0)
+    for table in range(TABLES):
+        freeze.answered("a", table)
+    assert not freeze.has_given(1), "the last answer may be on its way"
+    freeze.answered("a", 0)
+    assert freeze.has_given(1)
+    assert not freeze.has_given(2)
