@@ -30,8 +30,13 @@ def show(
         loaded, origins = load(config)
     except ConfigError as error:
         fail(str(error), "duolog config show --help   (or: docs/configuration.md)", 2)
+    unset = None if wants_json() else ""  # a file that is not named, and not one that is unknown
     table = [
-        {"key": f"{section}.{key}", "value": value, **({"origin": where} if origin else {})}
+        {
+            "key": f"{section}.{key}",
+            "value": unset if value is None else value,
+            **({"origin": where} if origin else {}),
+        }
         for section, key, value, where in rows(loaded, origins)
     ]
     print_rows(table, ["key", "value", *(["origin"] if origin else [])])

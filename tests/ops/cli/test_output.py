@@ -1,13 +1,17 @@
 """What commands print of what others wrote."""
 
+import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
 from duolog import ResultUnknown, TrackedMessage, TrackStep
+from typer.testing import CliRunner
 
+from duolog_server.ops.cli import config
 from duolog_server.ops.cli.msgprinter import Printer
 from duolog_server.ops.cli.output import (
     WORD_MAX,
@@ -96,3 +100,14 @@ def test_a_time_that_no_calendar_has_is_shown_as_its_number(time_ms: int) -> Non
     message = TrackedMessage("K", time_ms % (1 << 63), "h", "", (step,), ())
     shown = list(way.rows(message, parse(record.encode())))
     assert [row["step"] for row in shown if row["time"] == iso(time_ms)][-1:] == ["client sent"]
+
+
+def test_a_key_that_is_not_set_is_shown_as_nothing(tmp_path: Path) -> None:
+    """As other keys without a value: a file that is not named is not unknown."""
+    file = tmp_path / "duolog.toml"
+    file.write_text("")
+    shown = CliRunner().invoke(config.app, ["show", "--config", str(file)])
+    assert {"tls.cert\t", "node.advertise\t"} <= set(shown.stdout.splitlines())
+    as_json = CliRunner().invoke(config.app, ["show", "--config", str(file), "--json"])
+    rows = {row["key"]: row["value"] for row in json.loads(as_json.stdout)}
+    assert rows["tls.cert"] is None
