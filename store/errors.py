@@ -11,6 +11,7 @@ StoreError
 ├── BadStoreDirectory(path, reason)     wrong owner, not writable, files of wrong sizes
 │   └── OtherFileSize(path, size, configured)   all queue files have another size than configured
 ├── BadStoreFile(path, reason)          a small file that cannot be read
+├── BadBackup(path, reason)             a backup that cannot be made, trusted or restored
 ├── StoreFenced(reason)                 an IO error ended this store's writing for good
 └── StoreClosed()
 """
@@ -123,6 +124,15 @@ class OtherFileSize(BadStoreDirectory):
 
 class BadStoreFile(StoreError):
     """Neither a file nor its backup can be read."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class BadBackup(StoreError):
+    """A backup cannot be made, trusted or restored as asked."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")

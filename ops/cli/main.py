@@ -53,7 +53,11 @@ _NOUNS = {
         "duolog_server.ops.cli.migrate",
         more=("duolog_server.ops.cli.migrateafter",),
     ),
-    "store": _Noun("Inspect a store directory offline.", "duolog_server.ops.cli.store"),
+    "store": _Noun(
+        "Inspect a store directory offline, back it up, restore it.",
+        "duolog_server.ops.cli.store",
+        more=("duolog_server.ops.cli.backup",),
+    ),
     "bench": _Noun("Measure produce, consume and recovery.", "duolog_server.demo.commands.bench"),
     "pipeline": _Noun(
         "Jobs on Spark: audit, rebuild, tier, replay, report.",

@@ -1,4 +1,4 @@
-"""`duolog store`: inspect a store directory, offline. Only `recover` changes anything."""
+"""`duolog store`: inspect a store directory, offline. Of these, only `recover` changes anything."""
 
 import sys
 from collections.abc import Callable
@@ -62,13 +62,14 @@ def _open(
     return disk, options
 
 
-def _guarded(work: Callable[[], T]) -> T:
+def guarded(work: Callable[[], T], hint: str = "duolog store check DIR") -> T:
+    """What some work on a directory returns; its error ends the command. hint: what to try."""
     from duolog_server.store.errors import StoreError
 
     try:
         return work()
     except (StoreError, OSError) as error:
-        output.fail(str(error), "duolog store check DIR")
+        output.fail(str(error), hint)
 
 
 @prints(app)
@@ -92,7 +93,7 @@ def dump(
             )
         queries.append((topic, key))
     disk, options = _open(directory, index_slots, index_entries)
-    found = _guarded(lambda: dump_store(disk, options, queries))
+    found = guarded(lambda: dump_store(disk, options, queries))
     if output.wants_json():
         output.print_json(found)
         return
@@ -122,7 +123,7 @@ def check(
     from duolog_server.store.dump import check as check_store
 
     disk, options = _open(directory, index_slots, index_entries)
-    found = _guarded(lambda: check_store(disk, options))
+    found = guarded(lambda: check_store(disk, options))
     output.print_facts(found)
     if found["problems"]:
         if not output.wants_json():
@@ -138,7 +139,7 @@ def stats(
     from duolog_server.store.dump import stats as store_stats
 
     disk, options = _open(directory)
-    found = _guarded(lambda: store_stats(disk, options))
+    found = guarded(lambda: store_stats(disk, options))
     if output.wants_json():
         output.print_json(found)
         return
@@ -167,7 +168,7 @@ def recover(
 
     disk, options = _open(directory, index_slots, index_entries)
     given = index_slots is not None or index_entries is not None
-    sized = _guarded(lambda: segment_bytes(disk, as_found(disk, options, given)))
+    sized = guarded(lambda: segment_bytes(disk, as_found(disk, options, given)))
     events = StoreEvents(
         problem=lambda text: output.say(f"problem: {text}"),
         copied=lambda text: output.say(f"{directory} is a copy: {text}"),
