@@ -132,6 +132,8 @@ class Metadata:
     applied: int = 0
     changes: int = 0
     complete: bool = False  # the log's first records say that they begin with empty tables
+    # Topic, group and queue of progress since somebody took them out of here.
+    moved: set[tuple[str, str, int]] = field(default_factory=set, compare=False, repr=False)
 
     def validate(self) -> str:
         """The first violated invariant; empty if all hold.
@@ -229,8 +231,11 @@ class Metadata:
                     continue  # the group has begun
                 if change.get("forward") and int(offset) < row.get(int(queue), 0):
                     continue  # what is done beyond the newer offset stays done
+                before = row.get(int(queue)), self.acknowledged(group, str(topic), int(queue))
                 row[int(queue)] = int(offset)
                 self._note_done((str(topic), group), int(queue), done.get(queue, ()))
+                if before != (int(offset), self.acknowledged(group, str(topic), int(queue))):
+                    self.moved.add((str(topic), group, int(queue)))
 
     def _apply_delays(self, change: Json) -> None:
         for level, offset in change["offsets"].items():

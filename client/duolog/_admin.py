@@ -16,6 +16,7 @@ from duolog._descriptions import (
     FoundMessage,
     FreezeStatus,
     GroupDescription,
+    GroupSubscription,
     NodeStatus,
     QueueOffset,
     Quota,
@@ -854,6 +855,19 @@ def merged(groups: Iterable[GroupDescription]) -> list[GroupDescription]:
                 queues=known.queues + group.queues,
                 clients=max(known.clients, group.clients),
                 client_topics=tuple(sorted({*known.client_topics, *group.client_topics})),
+                subscriptions=_together(known.subscriptions, group.subscriptions),
+                sharing_clients=max(known.sharing_clients, group.sharing_clients),
+                holds=tuple(dict.fromkeys(known.holds + group.holds)),
             )
         found[group.group] = group
     return list(found.values())
+
+
+def _together(*told: Sequence[GroupSubscription]) -> tuple[GroupSubscription, ...]:
+    """How consumers select messages, as several replica groups know it: they are the same ones."""
+    found: dict[tuple[str, str, bool], GroupSubscription] = {}
+    for row in (one for rows in told for one in rows):
+        known = found.setdefault((row.topic, row.expression, row.is_sql), row)
+        if (row.members, row.sharing) > (known.members, known.sharing):
+            found[row.topic, row.expression, row.is_sql] = row
+    return tuple(found.values())

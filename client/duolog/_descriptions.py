@@ -74,6 +74,8 @@ class GroupQueue:
         lag_ms: age of the oldest of them; 0 where there is none.
         member_id: the member that reads it; empty: none.
         not_polled: that member's program has not asked it for messages yet.
+        stalled_ms: for so long nothing was committed although messages wait and the group has
+            consumers; 0 where none wait.
     """
 
     topic: str
@@ -86,6 +88,36 @@ class GroupQueue:
     lag_ms: int = 0
     member_id: str = ""
     not_polled: bool = False
+    stalled_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSubscription:
+    """How consumers of a group select the messages of a topic.
+
+    Attributes:
+        topic: what they read.
+        expression: tags or SQL92; `*`: all messages; empty: they do not say.
+        is_sql: whether that is SQL92.
+        members: how many consumers select so.
+        member_id: one of them.
+        sharing: how many of them read whole queues, of which each has one reader.
+    """
+
+    topic: str
+    expression: str
+    is_sql: bool
+    members: int
+    member_id: str = ""
+    sharing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHold:
+    """A quota that delays the reads of a group in a topic now. quota: which one, and its limit."""
+
+    topic: str
+    quota: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +134,10 @@ class GroupDescription:
         lite_exclusive: a lite topic has one subscriber at a time.
         clients: how many of RocketMQ's clients consume as this group.
         client_topics: what those read, by name.
+        subscriptions: how its consumers select messages: one row for each way in each topic.
+        sharing_clients: of the clients, those that share all queues of the group out among
+            themselves, as RocketMQ's classic push consumers do.
+        holds: quotas that delay its reads now.
     """
 
     group: str
@@ -113,6 +149,9 @@ class GroupDescription:
     lite_exclusive: bool = False
     clients: int = 0
     client_topics: tuple[str, ...] = ()
+    subscriptions: tuple[GroupSubscription, ...] = ()
+    sharing_clients: int = 0
+    holds: tuple[GroupHold, ...] = ()
 
     @property
     def consumers(self) -> int:

@@ -59,7 +59,13 @@ def _stats(row: wire.QueueStats) -> descriptions.QueueStats:
 def group_of(reply: wire.GroupDescription) -> descriptions.GroupDescription:
     """A consumer group, as one replica group knows it."""
     return described(
-        descriptions.GroupDescription, reply, queues=tuple(map(_group_queue, reply.queues))
+        descriptions.GroupDescription,
+        reply,
+        queues=tuple(map(_group_queue, reply.queues)),
+        subscriptions=tuple(
+            described(descriptions.GroupSubscription, row) for row in reply.subscriptions
+        ),
+        holds=tuple(described(descriptions.GroupHold, row) for row in reply.holds),
     )
 
 

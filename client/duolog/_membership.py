@@ -122,6 +122,7 @@ class SharingMember:
         self._how = how
         self._polled = polled
         self._sql = consumption.sql
+        self._tags = None if consumption.sql else _expression(consumption.tags)
         self._session = consumption.session
         self._timeout = consumption.timeout
         runtime = connection.runtime
@@ -157,6 +158,7 @@ class SharingMember:
             sql=self._sql,
             epoch=self._epoch,
             not_polled=not self._polled(),
+            tags=self._tags,
         )
         asked = loop.time()
 
@@ -316,3 +318,8 @@ class BroadcastMember:
 
 def _refs(queues: Iterable[Queue]) -> list[wire.QueueRef]:
     return [wire.QueueRef(topic=topic, queue_id=queue_id) for topic, queue_id in queues]
+
+
+def _expression(tags: Sequence[str]) -> str:
+    """Tags as RocketMQ writes them; `*` for all messages."""
+    return " || ".join(sorted(set(tags))) or "*"

@@ -215,7 +215,7 @@ class Puller:
 
         Raises Throttled where who asks is over a quota until the end of the poll.
         """
-        group_of(request.group)
+        group = group_of(request.group)
         if request.offset < 0:
             raise Refused(Code.ILLEGAL_OFFSET, f"offset {request.offset} is negative")
         if request.batch_size < 1:
@@ -229,7 +229,7 @@ class Puller:
         deadline = asyncio.get_running_loop().time() + max(0.0, wait - MARGIN_SECONDS)
         count = min(request.batch_size, RECEIVE_BATCH)
         asked = who if self._core.throttle.on else None
-        selection = Selection(chosen, count, BYTES_MAX, who=asked)
+        selection = Selection(chosen, count, BYTES_MAX, group, asked)
         _, result, held = await within_room(
             self._reader,
             who.address,

@@ -41,7 +41,7 @@ class Client:
 class Member:
     """A client in a group. user: who sent its last heartbeat; None where there are no users.
 
-    size: bytes of what it said of it, about.
+    size: bytes of what it said of it, about. since_ms: when it first said so.
     """
 
     client_id: str
@@ -49,6 +49,7 @@ class Member:
     heard_ms: MonoMs
     user: Principal | None
     size: int
+    since_ms: MonoMs
 
 
 Subscriptions = tuple[Subscription, ...]
@@ -96,7 +97,8 @@ class Members:
                 self._reads.pop(data.group, None)
             size = sizes[data.group]
             self._count(peer, size - (0 if known is None else known.size))
-            members[peer] = Member(heartbeat.client_id, data, mono_ms, user, size)
+            since = mono_ms if known is None else known.since_ms
+            members[peer] = Member(heartbeat.client_id, data, mono_ms, user, size, since)
             if known is not None and known.data.subscriptions != data.subscriptions:
                 self._end_held(peer, data.group, known.data.subscriptions, data.subscriptions)
             self._groups_of.setdefault(peer, set()).add(data.group)

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import asdict
 
 import structlog
 from duolog import __version__
 from duolog import _errors as sdk
 from duolog._machine import place_of
+from duolog._message import RETRY_PREFIX
 from duolog._start import start_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
@@ -30,6 +32,7 @@ from duolog_server.node.api.waiting.halves import Halves
 from duolog_server.node.audit.subjects import shown_of
 from duolog_server.node.broker import Broker
 from duolog_server.node.consuming.offsets import offset_at, position_of
+from duolog_server.node.consuming.subscriptions import ways_of
 from duolog_server.node.core.connected import Consumer
 from duolog_server.node.core.logbytes import ENTRIES_MAX, Allowance, LogBytes
 from duolog_server.node.core.slices import Slices
@@ -42,6 +45,7 @@ from duolog_server.node.pop.retrytopics import RETRY_TIMES
 from duolog_server.node.service.groups import GroupSettings, Reset
 from duolog_server.node.service.topics import Changes, TopicSettings
 from duolog_server.node.wirecodec import peer_host
+from duolog_server.store.clocks import MonoMs
 from duolog_server.store.lightqueues import is_light
 from duolog_server.store.metadata import (
     SYSTEM_TOPIC,
@@ -51,6 +55,7 @@ from duolog_server.store.metadata import (
     is_system_topic,
 )
 from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.queueends import QueueKey
 
 log = structlog.get_logger("duolog.node")
 
@@ -225,12 +230,11 @@ class AdminService(stubs.AdminServicer):
         page = await page_of(self._group_names(), self._sight().group, request, slices)
         reply.total, reply.next = page.total, page.next
         topics = await self._topics_of(page.names, slices)
-        clients = self._clients_of(topics.keys())
+        consumers = self._consumers_of(topics.keys())
         async for name, read in slices.each(topics.items()):
             if self._groups.exists(name):  # it may have been deleted meanwhile
                 group = reply.groups.add()
-                _tell_clients(group, clients[name])
-                await self._fill_group(group, name, read, slices)
+                await self._fill_group(group, name, read, consumers[name], slices)
         return reply
 
     @unary
@@ -378,22 +382,24 @@ class AdminService(stubs.AdminServicer):
     async def _described(self, name: str) -> wire.GroupDescription:
         slices, reply = Slices(), wire.GroupDescription()
         topics = await self._topics_of((name,), slices)
-        _tell_clients(reply, self._clients_of((name,))[name])
-        await self._fill_group(reply, name, topics[name], slices)
+        consumers = self._consumers_of((name,))[name]
+        await self._fill_group(reply, name, topics[name], consumers, slices)
         return reply
 
-    def _clients_of(self, groups: Collection[str]) -> dict[str, list[Consumer]]:
-        """RocketMQ's clients that are connected, by the group that they consume as: in one look,
-        as it is at all of them.
-        """
+    def _consumers_of(self, groups: Collection[str]) -> dict[str, list[Consumer]]:
+        """Consumers that are connected, by their group: in one look, as it is at all of them."""
         found: dict[str, list[Consumer]] = {name: [] for name in groups}
-        for name, client in self._broker.connected.consumers(found.keys()):
-            if not client.of_sdk:
-                found[name].append(client)
+        for name, consumer in self._broker.connected.consumers(found.keys()):
+            found[name].append(consumer)
         return found
 
     async def _fill_group(
-        self, reply: wire.GroupDescription, name: str, topics: Iterable[str], slices: Slices
+        self,
+        reply: wire.GroupDescription,
+        name: str,
+        topics: Iterable[str],
+        consumers: Collection[Consumer],
+        slices: Slices,
     ) -> None:
         """topics: that it reads, or has read."""
         broker = self._broker
@@ -407,6 +413,10 @@ class AdminService(stubs.AdminServicer):
         reply.retry_times = int(row.get("retryMaxTimes", RETRY_TIMES))
         reply.lite_topic = bound_topic(row)
         reply.lite_exclusive = is_exclusive(row)
+        _tell_consumers(reply, consumers)
+        for held, wait in broker.core.throttle.holds(name):
+            reply.holds.add(topic=held, quota=wait.text)
+        since = _read_since(consumers)
         for topic in sorted(topics):
             async for queue_id in slices.each(range(self._queues(topic))):
                 # The tables of now: others' turn may have ended the mastership.
@@ -426,8 +436,27 @@ class AdminService(stubs.AdminServicer):
                     lag_ms=max(0, now - stored) if stored else 0,
                     member_id=member,
                     not_polled=member in not_polled,
+                    stalled_ms=self._stalled_ms((topic, queue_id), name, since, stored),
                     replica_group=broker.group,
                 )
+
+    def _stalled_ms(
+        self, key: QueueKey, group: str, since: Mapping[str, MonoMs], stored: int
+    ) -> int:
+        """For how long a group that reads a queue has committed nothing there.
+
+        since: when consumers began to read each topic. stored: when the next message was, 0: there
+        is none.
+        """
+        topic, queue_id = key
+        begun = since.get(topic)
+        if begun is None and topic.startswith(RETRY_PREFIX):
+            begun = min(since.values(), default=None)  # RocketMQ's clients do not name it
+        if not stored or begun is None:
+            return 0
+        times = self._broker.times
+        moved = max(begun, self._broker.metadata.progress.last_ms(group, topic, queue_id))
+        return max(0, min(times.mono_ms() - moved, times.wall_ms() - stored))
 
     @unary
     async def Track(self, request: wire.TrackRequest, context: Caller) -> wire.TrackReply:
@@ -676,9 +705,22 @@ def _topic_settings(request: wire.TopicRequest) -> TopicSettings:
     return TopicSettings(request.queues, request.perm, request.message_type, ttl)
 
 
-def _tell_clients(reply: wire.GroupDescription, clients: Collection[Consumer]) -> None:
+def _tell_consumers(reply: wire.GroupDescription, consumers: Collection[Consumer]) -> None:
+    clients = [consumer for consumer in consumers if not consumer.of_sdk]
     reply.clients = len(clients)
     reply.client_topics.extend(sorted({read.topic for client in clients for read in client.reads}))
+    reply.sharing_clients = sum(client.shares for client in clients)
+    for way in ways_of(consumers):
+        reply.subscriptions.add(**asdict(way))
+
+
+def _read_since(consumers: Collection[Consumer]) -> Mapping[str, MonoMs]:
+    """Since when each topic has had a consumer without a pause, monotonic."""
+    found: dict[str, MonoMs] = {}
+    for consumer in consumers:
+        for read in consumer.reads:
+            found[read.topic] = min(found.get(read.topic, consumer.since_ms), consumer.since_ms)
+    return found
 
 
 def _subject(text: str) -> Subject:

@@ -22,6 +22,7 @@ from duolog_server.store.metadata import check_group
 from duolog_server.store.offsets import QueueOffset
 
 ROOMS_MAX, ROOM_CHARACTERS_MAX = 16, 255
+EXPRESSION_CHARACTERS_MAX = 1000  # of tags, which are kept to be compared and shown
 
 
 class GroupsService(stubs.GroupsServicer):
@@ -85,6 +86,8 @@ class GroupsService(stubs.GroupsServicer):
                 wish,
                 outdated=0 < request.epoch < before,
                 not_polled=request.not_polled,
+                expression=request.sql or request.tags[:EXPRESSION_CHARACTERS_MAX],
+                is_sql=bool(request.sql),
             ),
             counts,
             self._core.times.mono_ms(),

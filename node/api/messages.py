@@ -475,7 +475,7 @@ class _Subscription:
     def _delay(self, key: QueueKey) -> bool:
         """Whether a queue waits for a quota; it is looked at again when it may be read."""
         before = self._delayed.pop(key, None)
-        wait = self._throttle.read(self._who, key[0], again=before is not None)
+        wait = self._throttle.read(self._who, key[0], self._group, again=before is not None)
         if before is not None:
             before.cancel()
         if wait is None:

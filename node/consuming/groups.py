@@ -5,7 +5,7 @@ only after its reader has released it or is gone: reading a queue is holding its
 consumption needs no other lock.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from duolog import _errors as sdk
@@ -32,6 +32,9 @@ class Member:
     owned: set[Queue] = field(default_factory=set)  # queues that it reports to read
     granted: set[Queue] = field(default_factory=set)  # queues that it was granted
     not_polled: bool = False  # see Heartbeat
+    expression: str = ""  # see Heartbeat
+    is_sql: bool = False
+    since_ms: MonoMs = NO_GRACE  # since when it has had the queues that it has
 
 
 @dataclass(slots=True)
@@ -49,7 +52,8 @@ class Heartbeat:
     topics: that it reads. owned: queues that it reads now. session_ms: silence after which it is
     gone. outdated: the master that it counts on is not the last one before this: the one between
     never heard of the member, and may have given its queues to others. not_polled: its program has
-    not asked it for messages yet.
+    not asked it for messages yet. expression: by which it selects messages, SQL92 where is_sql;
+    empty where it does not say.
     """
 
     topics: tuple[str, ...]
@@ -58,6 +62,8 @@ class Heartbeat:
     wish: Wish = field(default_factory=Wish)
     outdated: bool = False
     not_polled: bool = False
+    expression: str = ""
+    is_sql: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +165,7 @@ class GroupCoordinator:
             group.generation += 1
         member.expires_ms = MonoMs(mono_ms + session)
         member.not_polled = beat.not_polled
+        member.expression, member.is_sql = beat.expression, beat.is_sql
         target = self._share(group, member_id, queue_counts)
         held = self._held_by_others(group, member_id)
         foreign = beat.owned if beat.outdated else beat.owned & held
@@ -168,6 +175,7 @@ class GroupCoordinator:
             granted &= beat.owned  # others may still read queues that they no longer hold
         if granted != member.granted:
             group.generation += 1
+            member.since_ms = mono_ms
         member.granted = granted
         return Assignment(
             group.generation,
@@ -251,11 +259,10 @@ class GroupCoordinator:
         group = self._living(group_name, mono_ms)
         return len(group.members) if group is not None else 0
 
-    def topics_by_member(self, group_name: str, mono_ms: MonoMs) -> dict[str, tuple[str, ...]]:
-        """Topics that each member of a group reads."""
+    def living(self, group_name: str, mono_ms: MonoMs) -> Mapping[str, Member]:
+        """The members of a group, by id."""
         group = self._living(group_name, mono_ms)
-        members = group.members if group is not None else {}
-        return {name: member.topics for name, member in members.items()}
+        return group.members if group is not None else {}
 
     def topics(self, group_name: str) -> set[str]:
         """Topics that a group's members read."""
@@ -283,7 +290,7 @@ class GroupCoordinator:
 
 # Members of groups, by frames and the native API, among the consumers that are connected.
 class MemberTable:
-    """Tells of them. What they choose messages by, and where they are, they do not say here."""
+    """Tells of them. Where they are, they do not say here."""
 
     def __init__(self, groups: GroupCoordinator, times: StoreTimes) -> None:
         self._groups = groups
@@ -293,8 +300,14 @@ class MemberTable:
         """See Tells."""
         now = self._times.mono_ms()
         for group in groups:
-            for name, topics in self._groups.topics_by_member(group, now).items():
-                yield group, Consumer(name, tuple(map(Read, topics)), of_sdk=True)
+            for name, member in self._groups.living(group, now).items():
+                reads = (Read(topic, member.expression, member.is_sql) for topic in member.topics)
+                yield (
+                    group,
+                    Consumer(
+                        name, tuple(reads), of_sdk=True, shares=True, since_ms=member.since_ms
+                    ),
+                )
 
     def readers(self, topic: str) -> set[str]:
         """See Tells."""

@@ -47,7 +47,7 @@ async def poll(
     if who is None:
         return await _poll(reader, key, offset, selection, deadline)
     while True:
-        await reader.may_read(who, topic, deadline)
+        await reader.may_read(who, topic, selection.group, deadline)
         share = reader.share(who, topic, selection)
         offset, result = await _poll(reader, key, offset, share, deadline)
         # Of many that waited for the same messages, the first one may have used the quota up.

@@ -25,8 +25,8 @@ from duolog_server.store.reader import GetMessageStatus, GetResult, Wanted
 class Selection:
     """Limits of one read of a consumer: messages that its filter selects, up to two limits.
 
-    bytes_max: of bodies. group: whose bits in the extension units are used; empty for none. who:
-    whose quotas a poll asks, and its answer is charged to; None where there are none.
+    bytes_max: of bodies. group: that reads, whose bits in the extension units are used; empty for
+    none. who: whose quotas a poll asks, and its answer is charged to; None where there are none.
     """
 
     filter: MessageFilter
@@ -112,9 +112,9 @@ class Reader:
 
     # -- quotas --------------------------------------------------------------------------------
 
-    async def may_read(self, who: Who, topic: str, deadline: float) -> None:
+    async def may_read(self, who: Who, topic: str, group: str, deadline: float) -> None:
         """Wait while a reader is over a quota. Raises Throttled at the deadline."""
-        wait = await self._core.throttle.may_read(who, topic, deadline)
+        wait = await self._core.throttle.may_read(who, topic, deadline, group)
         if wait is not None:
             raise throttled(wait)
 

@@ -4,13 +4,17 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from duolog_server.store.clocks import MonoMs
+
+NOT_KNOWN = MonoMs(0)
+
 
 @dataclass(frozen=True, slots=True)
 class Read:
     """A consumer's subscription to a topic.
 
     Attributes:
-        expression: by which it chooses messages; empty where it does not say.
+        expression: by which it chooses messages, `*` for all; empty where it does not say.
         is_sql: whether that is SQL92; otherwise it names tags.
     """
 
@@ -27,6 +31,8 @@ class Consumer:
         address: it is connected from, without the port.
         told_ms: when it last said what it reads, wall-clock ms; 0 where that is not known.
         of_sdk: whether it is a consumer of duolog's SDK; otherwise it is one of RocketMQ's clients.
+        shares: whether it takes part in sharing out queues, each of which one consumer reads.
+        since_ms: since when it has been a consumer, monotonic ms.
     """
 
     client_id: str
@@ -38,6 +44,8 @@ class Consumer:
     broadcasting: bool = False
     told_ms: int = 0
     of_sdk: bool = False
+    shares: bool = False
+    since_ms: MonoMs = NOT_KNOWN
 
 
 class Tells(Protocol):

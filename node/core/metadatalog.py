@@ -16,6 +16,7 @@ import structlog
 from duolog import _errors as sdk
 
 from duolog_server.node.core.ports import Reads
+from duolog_server.node.core.progress import Progress
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.engine.log import Log, Outcome
 from duolog_server.node.runtime.config import LimitsSection
@@ -136,6 +137,7 @@ class MetadataLog:
         self._missing_after: int | None = None
         # Some records could not be read: the segment that holds them is damaged or lost.
         self._lacking = False
+        self.progress = Progress(log_.times.mono_ms())
 
     @property
     def topics(self) -> dict[str, TopicConfig]:
@@ -348,6 +350,7 @@ class MetadataLog:
                 break
             self._read = result.next_offset
             tables.applied = max(tables.applied, self._read)
+        self.progress.note(tables, self._log.times.mono_ms())
         if not self._quotas_told:  # once for all changes, and before their callers continue
             self._tell_quotas()
         for name, (offset, _) in list(self._creating.items()):

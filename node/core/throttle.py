@@ -17,12 +17,15 @@ from duolog_server.node.engine.storetimes import StoreTimes
 from duolog_server.node.identity.quotas.connections import Connections
 from duolog_server.node.identity.quotas.quota import BadQuota, Kind, Limit, Quota, Subject
 from duolog_server.node.identity.quotas.quotas import Quotas, Wait, Who
+from duolog_server.store.clocks import MonoMs
 from duolog_server.store.metadata import Json, TopicConfig
 
 log = structlog.get_logger("duolog.node")
 
 LOOK_AGAIN_SECONDS = 1.0  # a longer wait may have become a shorter one: quotas change
 CONNECTION_AGAIN_MS = 1000  # one may end any time
+HELD_MS = 10_000  # a group counts as held for so long after the last of its reads that was
+HELD_MAX = 1000  # groups
 
 
 class Throttle:
@@ -42,6 +45,8 @@ class Throttle:
         # Those that were read, by subject; a row is never altered, but replaced.
         self._quota_rows: dict[str, tuple[Json, Quota | None]] = {}
         self.refused: Counter[tuple[Kind, Limit]] = Counter()
+        # Groups whose reads are over a quota, with the topics, and until when each counts.
+        self._held: dict[str, dict[str, tuple[MonoMs, Wait]]] = {}
         metadata.quotas_changed.append(self._refresh)
         metadata.topic_refused = self._topic_refused
 
@@ -68,19 +73,39 @@ class Throttle:
         now = self._times.mono_ms()
         return self._counted(self.quotas.incoming.take(who, topic, (size, count), now))
 
-    def read(self, who: Who, topic: str, *, again: bool = False) -> Wait | None:
-        """Why nothing may be read now. again: it was asked for before, and is counted already."""
-        wait = self.quotas.outgoing.wait(who, topic, self._times.mono_ms())
+    def read(self, who: Who, topic: str, group: str = "", *, again: bool = False) -> Wait | None:
+        """Why nothing may be read now. again: it was asked for before, and is counted already.
+
+        group: as which it is read; empty for a reader without one.
+        """
+        now = self._times.mono_ms()
+        wait = self.quotas.outgoing.wait(who, topic, now)
+        if wait is not None and self._metadata.has_group(group):  # any text may come
+            if group not in self._held and len(self._held) >= HELD_MAX:
+                del self._held[next(iter(self._held))]
+            topics = self._held.setdefault(group, {})
+            if topic in topics or len(topics) < HELD_MAX:
+                topics[topic] = MonoMs(now + HELD_MS), wait
         return wait if again else self._counted(wait)
 
-    async def may_read(self, who: Who, topic: str, deadline: float) -> Wait | None:
+    def holds(self, group: str) -> list[tuple[str, Wait]]:
+        """Topics that a group may not read now, or could not a moment ago, and why."""
+        now = self._times.mono_ms()
+        topics = self._held.get(group, {})
+        for topic in [topic for topic, (until, _) in topics.items() if until < now or not self.on]:
+            del topics[topic]
+        if group in self._held and not topics:
+            del self._held[group]
+        return [(topic, wait) for topic, (_, wait) in sorted(topics.items())]
+
+    async def may_read(self, who: Who, topic: str, deadline: float, group: str = "") -> Wait | None:
         """Wait while a reader is over a quota, until the deadline; why it still is then.
 
         Not less where the wait is known to be longer: a client that is answered at once asks again
         at once. deadline: loop time.
         """
         loop, again = asyncio.get_running_loop(), False
-        while (wait := self.read(who, topic, again=again)) is not None:
+        while (wait := self.read(who, topic, group, again=again)) is not None:
             left, again = deadline - loop.time(), True
             if left <= 0:
                 return wait

@@ -51,9 +51,9 @@ class Receives:
         throttle, topic = self._core.throttle, request.topic
 
         def may() -> bool:
-            return throttle.read(who, topic, again=True) is None
+            return throttle.read(who, topic, request.group, again=True) is None
 
-        while await throttle.may_read(who, topic, deadline) is None:
+        while await throttle.may_read(who, topic, deadline, request.group) is None:
             _, count = throttle.at_once(who, topic, 1, request.count)
             # Of many that waited for the same messages, the first one may have used the quota up.
             found = await self._pop.wait(replace(request, count=count), deadline, may)

@@ -68,16 +68,15 @@ def explain(
     group: str,
 ) -> None:
     """Say how a group is doing, what is wrong with it, and what to do."""
-    from duolog_server.ops.inspection.doctor.consumers import diagnose_groups
-    from duolog_server.store.grouptopics import dead_letter_topic
+    from duolog_server.ops.inspection.doctor.consumers import ON_DEMAND, diagnose_groups, topics_of
 
     async def ask(client: "Client") -> "tuple[GroupDescription, list[TopicDescription]]":
         found = await client.admin.group(group)
-        return found, await client.admin.topics([dead_letter_topic(group)], system=True)
+        return found, await client.admin.topics(topics_of(found), system=True)
 
-    found, dead = asked(ask)
+    found, topics = asked(ask)
     rows = [_progress(found, topic) for topic in sorted({q.topic for q in found.queues})]
-    findings = diagnose_groups([found], dead)
+    findings = diagnose_groups([found], topics, ON_DEMAND)
     if output.wants_json():
         counts = {"members": found.members, "clients": found.clients}
         told_of = [asdict(finding) for finding in findings]
@@ -99,6 +98,7 @@ def _progress(group: "GroupDescription", topic: str) -> dict[str, object]:
         "queues_behind": sum(queue.lag_messages > 0 for queue in queues),
         "lag_messages": sum(queue.lag_messages for queue in queues),
         "lag_seconds": max(queue.lag_ms for queue in queues) / 1000,
+        "stalled_seconds": max(queue.stalled_ms for queue in queues) / 1000,
     }
 
 

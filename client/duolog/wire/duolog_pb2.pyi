@@ -490,7 +490,7 @@ class FindReply(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("group", "member_id", "topics", "session_ms", "owned", "strategy", "rooms", "wanted", "sql", "epoch", "not_polled")
+    __slots__ = ("group", "member_id", "topics", "session_ms", "owned", "strategy", "rooms", "wanted", "sql", "epoch", "not_polled", "tags")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -502,6 +502,7 @@ class HeartbeatRequest(_message.Message):
     SQL_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NOT_POLLED_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     topics: _containers.RepeatedScalarFieldContainer[str]
@@ -513,7 +514,8 @@ class HeartbeatRequest(_message.Message):
     sql: str
     epoch: int
     not_polled: bool
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., session_ms: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., strategy: _Optional[str] = ..., rooms: _Optional[_Iterable[str]] = ..., wanted: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., sql: _Optional[str] = ..., epoch: _Optional[int] = ..., not_polled: _Optional[bool] = ...) -> None: ...
+    tags: str
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., session_ms: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., strategy: _Optional[str] = ..., rooms: _Optional[_Iterable[str]] = ..., wanted: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., sql: _Optional[str] = ..., epoch: _Optional[int] = ..., not_polled: _Optional[bool] = ..., tags: _Optional[str] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
     __slots__ = ("generation", "queues", "members", "pending", "foreign", "epoch")
@@ -942,7 +944,7 @@ class DescribeGroupRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
-    __slots__ = ("group", "members", "queues", "orderly", "retry_times", "lite_topic", "lite_exclusive", "clients", "client_topics")
+    __slots__ = ("group", "members", "queues", "orderly", "retry_times", "lite_topic", "lite_exclusive", "clients", "client_topics", "subscriptions", "sharing_clients", "holds")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -952,6 +954,9 @@ class GroupDescription(_message.Message):
     LITE_EXCLUSIVE_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    SHARING_CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
     group: str
     members: int
     queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
@@ -961,10 +966,37 @@ class GroupDescription(_message.Message):
     lite_exclusive: bool
     clients: int
     client_topics: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, group: _Optional[str] = ..., members: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., orderly: _Optional[bool] = ..., retry_times: _Optional[int] = ..., lite_topic: _Optional[str] = ..., lite_exclusive: _Optional[bool] = ..., clients: _Optional[int] = ..., client_topics: _Optional[_Iterable[str]] = ...) -> None: ...
+    subscriptions: _containers.RepeatedCompositeFieldContainer[GroupSubscription]
+    sharing_clients: int
+    holds: _containers.RepeatedCompositeFieldContainer[GroupHold]
+    def __init__(self, group: _Optional[str] = ..., members: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., orderly: _Optional[bool] = ..., retry_times: _Optional[int] = ..., lite_topic: _Optional[str] = ..., lite_exclusive: _Optional[bool] = ..., clients: _Optional[int] = ..., client_topics: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[GroupSubscription, _Mapping]]] = ..., sharing_clients: _Optional[int] = ..., holds: _Optional[_Iterable[_Union[GroupHold, _Mapping]]] = ...) -> None: ...
+
+class GroupSubscription(_message.Message):
+    __slots__ = ("topic", "expression", "is_sql", "members", "member_id", "sharing")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+    IS_SQL_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARING_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    expression: str
+    is_sql: bool
+    members: int
+    member_id: str
+    sharing: int
+    def __init__(self, topic: _Optional[str] = ..., expression: _Optional[str] = ..., is_sql: _Optional[bool] = ..., members: _Optional[int] = ..., member_id: _Optional[str] = ..., sharing: _Optional[int] = ...) -> None: ...
+
+class GroupHold(_message.Message):
+    __slots__ = ("topic", "quota")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    quota: str
+    def __init__(self, topic: _Optional[str] = ..., quota: _Optional[str] = ...) -> None: ...
 
 class GroupQueue(_message.Message):
-    __slots__ = ("topic", "queue_id", "committed", "min_offset", "max_offset", "lag_messages", "lag_ms", "member_id", "replica_group", "not_polled")
+    __slots__ = ("topic", "queue_id", "committed", "min_offset", "max_offset", "lag_messages", "lag_ms", "member_id", "replica_group", "not_polled", "stalled_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -975,6 +1007,7 @@ class GroupQueue(_message.Message):
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_GROUP_FIELD_NUMBER: _ClassVar[int]
     NOT_POLLED_FIELD_NUMBER: _ClassVar[int]
+    STALLED_MS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     committed: int
@@ -985,7 +1018,8 @@ class GroupQueue(_message.Message):
     member_id: str
     replica_group: str
     not_polled: bool
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., committed: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., lag_messages: _Optional[int] = ..., lag_ms: _Optional[int] = ..., member_id: _Optional[str] = ..., replica_group: _Optional[str] = ..., not_polled: _Optional[bool] = ...) -> None: ...
+    stalled_ms: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., committed: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., lag_messages: _Optional[int] = ..., lag_ms: _Optional[int] = ..., member_id: _Optional[str] = ..., replica_group: _Optional[str] = ..., not_polled: _Optional[bool] = ..., stalled_ms: _Optional[int] = ...) -> None: ...
 
 class ResetGroupRequest(_message.Message):
     __slots__ = ("group", "topic", "start", "time", "offset")

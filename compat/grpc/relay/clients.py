@@ -23,6 +23,7 @@ from duolog_server.compat.grpc.protocol.codes import OK, Refused
 from duolog_server.compat.grpc.protocol.stubs import Code, definition, service
 from duolog_server.node.api.calls import Replies
 from duolog_server.node.core.connected import Consumer, Read
+from duolog_server.store.clocks import MonoMs
 
 SILENT_SECONDS = 120.0
 CLIENT_ID_MAX = 400  # characters, with the user before them
@@ -64,6 +65,7 @@ class Client:
     hostname: str = ""
     reads: tuple[Read, ...] = ()  # as it last said, at `told_ms` of the wall clock
     told_ms: int = 0
+    since: float = 0.0  # when it was first seen
     topics: set[str] = field(default_factory=set)  # topics that it publishes to
     streams: list[Stream] = field(default_factory=list)
     # Processes of nodes that its calls came through, and when last.
@@ -104,7 +106,7 @@ class Clients:
         if client is None:
             if len(self._clients) >= CLIENTS_MAX:
                 self.leave(next(iter(self._clients)))
-            client = self._clients[client_id] = Client(client_id, now)
+            client = self._clients[client_id] = Client(client_id, now, since=now)
         else:
             self._clients.move_to_end(client_id)
         client.seen = now
@@ -163,6 +165,7 @@ class Clients:
                         client.hostname,
                         client.address,
                         told_ms=client.told_ms,
+                        since_ms=MonoMs(int(client.since * 1000)),
                     ),
                 )
 

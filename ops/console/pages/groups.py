@@ -16,7 +16,7 @@ from duolog_server.ops.console.view.formatting import command, counted, duration
 from duolog_server.ops.console.view.questions import Field, Question, confirmed
 from duolog_server.ops.console.view.rates import Flow
 from duolog_server.ops.console.view.visits import Action, Done, Shown, Undo, Visit
-from duolog_server.ops.inspection.doctor.consumers import diagnose_groups
+from duolog_server.ops.inspection.doctor.consumers import ON_DEMAND, diagnose_groups, topics_of
 from duolog_server.ops.inspection.doctor.findings import ERROR
 from duolog_server.ops.inspection.resets import (
     BadResumePoint,
@@ -135,8 +135,9 @@ async def group(visit: Visit) -> Shown:
     """How far a group is in its queues, and what is wrong. Raises UnknownGroup."""
     name = visit.path["group"]
     found = await visit.client.admin.group(name)
-    dead = await visit.client.admin.topics([dead_letter_topic(name)], system=True)
-    findings = diagnose_groups([found], dead)
+    topics = await visit.client.admin.topics(topics_of(found), system=True)
+    dead = [topic for topic in topics if topic.topic == dead_letter_topic(name)]
+    findings = diagnose_groups([found], topics, ON_DEMAND)
     furthest = nsmallest(LIVE_ROWS_MAX, found.queues, key=_furthest_behind)
     rows = queue_rows(visit, name, furthest)
     facts = {

@@ -1,30 +1,60 @@
 """Consumer groups: what they have not consumed, and why."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from duolog import GroupDescription, GroupQueue, TopicDescription
+from duolog import GroupDescription, GroupQueue, GroupSubscription, TopicDescription
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from duolog_server.ops.inspection.doctor.findings import NOTE, WARNING, Finding
-from duolog_server.store.grouptopics import group_of
+from duolog_server.store.grouptopics import dead_letter_topic, group_of
+from duolog_server.store.metadata import is_reserved_topic
 
 OLD_MS = 600_000  # a message that nobody has consumed for longer
+READ, WRITE = 4, 2  # of a topic's perm
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What is reported, in ms: a message that waits for longer, and a reader that commits nothing
+    for longer. Clients commit every 5 s.
+    """
+
+    old_ms: int = OLD_MS
+    stalled_ms: int = 60_000
+
+
+ON_DEMAND = Patience(-1, 10_000)  # somebody asks about this group now
 
 
 def diagnose_groups(
-    groups: Sequence[GroupDescription], topics: Sequence[TopicDescription]
+    groups: Sequence[GroupDescription],
+    topics: Sequence[TopicDescription],
+    patience: Patience = Patience(),
 ) -> list[Finding]:
-    """What is wrong with consumer groups; topics: dead-letter topics are among them."""
+    """What is wrong with consumer groups; topics: theirs, dead-letter topics among them."""
     names = [group.group for group in groups]
-    return [*_consumers(groups), *_dead_letters(topics, names)]
+    found = [finding for group in groups for finding in _of_group(group, patience)]
+    return [*found, *_perms(topics), *_dead_letters(topics, names)]
 
 
-def _consumers(groups: Sequence[GroupDescription]) -> Iterator[Finding]:
-    for group in groups:
-        yield from _lost(group)
-        old = [queue for queue in group.queues if queue.lag_ms > OLD_MS]
-        if old:
-            yield _late(group, max(old, key=lambda queue: queue.lag_ms))
+def topics_of(group: GroupDescription) -> list[str]:
+    """The topics that a group reads or has read, and that of its dead letters."""
+    read = {queue.topic for queue in group.queues} | {row.topic for row in group.subscriptions}
+    return sorted({*read, *group.client_topics, dead_letter_topic(group.group)})
+
+
+def _of_group(group: GroupDescription, patience: Patience) -> Iterator[Finding]:
+    yield from _lost(group)
+    yield from _subscriptions(group)
+    yield from _without_queues(group)
+    yield from _held(group)
+    held = {hold.topic for hold in group.holds}
+    behind = [queue for queue in group.queues if queue.lag_messages > 0 and queue.topic not in held]
+    late = [queue for queue in behind if queue.lag_ms > patience.old_ms]
+    stalled = [queue for queue in behind if queue.stalled_ms > patience.stalled_ms]
+    if late or stalled:
+        yield _late(group, late, stalled)
 
 
 def _lost(group: GroupDescription) -> Iterator[Finding]:
@@ -45,12 +75,94 @@ def _lost(group: GroupDescription) -> Iterator[Finding]:
         )
 
 
-def _late(group: GroupDescription, worst: GroupQueue) -> Finding:
-    """A group with old messages. worst: the queue with the oldest one."""
+def _subscriptions(group: GroupDescription) -> Iterator[Finding]:
+    """Consumers that share a topic and select different messages, or do not all read it."""
+    ways: dict[str, list[GroupSubscription]] = {}
+    for row in group.subscriptions:
+        # Retries are selected as the topics are; some consumers do not say.
+        if row.expression and not row.topic.startswith(RETRY_PREFIX):
+            ways.setdefault(row.topic, []).append(row)
+    where = f"consumer group {group.group}"
+    for topic, rows in ways.items():
+        sharing = sum(row.sharing for row in rows)
+        if len(rows) > 1:
+            told = "; ".join(map(_way, rows[:4])) + ("; and more" if len(rows) > 4 else "")
+            yield Finding(
+                WARNING,
+                "subscriptions-differ",
+                where,
+                f"its consumers select different messages of {topic}: {told}. A message goes to "
+                "one consumer of the group, and is skipped for good where that one does not select "
+                "it",
+                "give all consumers of the group the same subscription, or each of them a group "
+                "of its own",
+                "consumer-lag",
+            )
+        if not group.members and 0 < sharing < group.sharing_clients:
+            yield Finding(
+                WARNING,
+                "topics-differ",
+                where,
+                f"only {sharing} of its {group.sharing_clients} consumers read {topic}, and "
+                "RocketMQ's clients share its queues out among all of them: the other consumers' "
+                "queues are read by nobody",
+                "let all consumers of the group read the same topics, or give each of them a "
+                "group of its own",
+                "consumer-lag",
+            )
+
+
+def _way(row: GroupSubscription) -> str:
+    what = "all messages" if row.expression == "*" else repr(row.expression)
+    return f"{what} by {row.members}, for example {row.member_id}"
+
+
+def _without_queues(group: GroupDescription) -> Iterator[Finding]:
+    """Consumers for which no queue is left."""
+    sharing: dict[str, int] = {}
+    for row in group.subscriptions:
+        sharing[row.topic] = sharing.get(row.topic, 0) + row.sharing
+    queues: dict[str, int] = {}
+    for queue in group.queues:
+        queues[queue.topic] = queues.get(queue.topic, 0) + 1
+    for topic, count in sharing.items():
+        left = count - queues.get(topic, 0)
+        if topic in queues and left > 0 and not topic.startswith(RETRY_PREFIX):
+            yield Finding(
+                NOTE,
+                "more-consumers-than-queues",
+                f"consumer group {group.group}",
+                f"{count} consumers share the {queues[topic]} queues of {topic}: {left} of them "
+                "get no messages of it",
+                f"duolog topic alter {topic} --queues {count}, or stop the consumers that are idle",
+                "consumer-lag",
+            )
+
+
+def _held(group: GroupDescription) -> Iterator[Finding]:
+    for hold in group.holds:
+        behind = sum(q.lag_messages for q in group.queues if q.topic == hold.topic)
+        if behind:
+            yield Finding(
+                WARNING,
+                "reads-over-quota",
+                f"consumer group {group.group}",
+                f"a quota delays its reads of {hold.topic} ({hold.quota}); not consumed there: "
+                f"{behind}",
+                "raise that quota (duolog quota list, duolog quota set), or let the group lag",
+                "consumer-lag",
+            )
+
+
+def _late(
+    group: GroupDescription, late: Sequence[GroupQueue], stalled: Sequence[GroupQueue]
+) -> Finding:
+    """A group that is behind. late: queues with old messages. stalled: those without progress."""
+    worst = max(late or stalled, key=lambda queue: queue.lag_ms)
     mine = [queue for queue in group.queues if queue.topic == worst.topic]
-    late = [queue for queue in mine if queue.lag_ms > OLD_MS]
+    old = [queue for queue in late if queue in mine and queue.lag_ms > OLD_MS]
     told = (
-        f"its oldest message in {worst.topic} is {worst.lag_ms // 60_000} minutes old; not "
+        f"its oldest message in {worst.topic} is {_age(worst.lag_ms)} old; not "
         f"consumed there: {sum(queue.lag_messages for queue in mine)}"
     )
     where = f"consumer group {group.group}"
@@ -72,7 +184,7 @@ def _late(group: GroupDescription, worst: GroupQueue) -> Finding:
             f"start consumers of {worst.topic}, if the group still needs it",
             "consumer-lag",
         )
-    idle = sorted({queue.member_id for queue in late if queue.not_polled})
+    idle = sorted({queue.member_id for queue in (*late, *stalled) if queue.not_polled})
     if idle:
         return Finding(
             WARNING,
@@ -83,24 +195,83 @@ def _late(group: GroupDescription, worst: GroupQueue) -> Finding:
             "check their programs: they hang, or never call get",
             "consumer-lag",
         )
-    if len(late) < len(mine):
-        queues = ", ".join(f"{queue.topic}/{queue.queue_id}" for queue in late[:3])
+    if stalled:
+        return _stalled(group, stalled, told)
+    if 0 < len(old) < len(mine):
         return Finding(
             WARNING,
             "queue-stuck",
             where,
-            f"{told}. Only {queues} {'is' if len(late) == 1 else 'are'} lagging",
+            f"{told}. Only {_places(old)} {'is' if len(old) == 1 else 'are'} lagging",
             f"check {_reader(group, worst)}: a message may block it",
             "consumer-lag",
         )
     return Finding(
-        WARNING,
+        WARNING if old else NOTE,
         "consumers-slow",
         where,
         f"{told}. Consumers connected: {group.consumers}",
         "add consumers, up to the number of queues, or make them faster",
         "consumer-lag",
     )
+
+
+def _stalled(group: GroupDescription, stalled: Sequence[GroupQueue], told: str) -> Finding:
+    """Connected consumers that have messages and commit nothing."""
+    longest = max(stalled, key=lambda queue: queue.stalled_ms)
+    more = f" and {len(stalled) - 3} more queues" if len(stalled) > 3 else ""
+    return Finding(
+        WARNING,
+        "consumer-stalled",
+        f"consumer group {group.group}",
+        f"{told}. For {_age(longest.stalled_ms)} nothing was committed in {_places(stalled)}{more}",
+        f"check {_reader(group, longest)}: it hangs, or works on one message. Restart it if it "
+        "hangs: others get its messages then",
+        "consumer-lag",
+    )
+
+
+def _places(queues: Sequence[GroupQueue]) -> str:
+    return ", ".join(f"{queue.topic}/{queue.queue_id}" for queue in queues[:3])
+
+
+def _age(ms: int) -> str:
+    return f"{ms // 60_000} minutes" if ms >= 120_000 else f"{ms // 1000} s"
+
+
+def _perms(topics: Sequence[TopicDescription]) -> Iterator[Finding]:
+    """Topics that are closed to consumers or producers; those that nobody writes to or reads by
+    their nature are not among them.
+    """
+    closed: dict[tuple[str, int], list[str]] = {}
+    for topic in topics:
+        name = topic.topic
+        if name.startswith(DEAD_LETTER_PREFIX) or is_reserved_topic(name):
+            continue
+        if topic.perm & (READ | WRITE) != READ | WRITE:
+            closed.setdefault((name, topic.perm & (READ | WRITE)), []).append(topic.group)
+    for (name, perm), groups in closed.items():
+        where, told = f"topic {name}", f"(perm={perm} in {', '.join(sorted(groups))})"
+        do = f"duolog topic alter {name} --perm 6, unless that is meant"
+        if perm & READ:
+            yield Finding(
+                NOTE,
+                "topic-read-only",
+                where,
+                f"it does not allow writes {told}: producers are refused, and consumers get only "
+                "what is stored",
+                do,
+                "consumer-lag",
+            )
+        else:
+            yield Finding(
+                WARNING,
+                "topic-unreadable",
+                where,
+                f"it does not allow reads {told}: consumers are refused",
+                do,
+                "consumer-lag",
+            )
 
 
 def _is_read(group: GroupDescription, queues: Sequence[GroupQueue]) -> bool:

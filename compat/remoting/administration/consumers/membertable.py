@@ -35,6 +35,8 @@ class MemberTable:
             address=peer.host.address,
             broadcasting=member.data.broadcasting,
             told_ms=self._times.wall_ms() - self._times.mono_ms() + member.heard_ms,
+            shares=not member.data.broadcasting,
+            since_ms=member.since_ms,
         )
 
     def readers(self, topic: str) -> set[str]:

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from duolog import (
     GroupDescription,
+    GroupHold,
     GroupQueue,
     GroupRoute,
+    GroupSubscription,
     NodeStatus,
     QueueStats,
     ReplicaRoute,
@@ -111,6 +113,23 @@ def with_group(members: int, *queues: GroupQueue) -> Seen:
     return replace(HEALTHY, groups=(GroupDescription("G", members, queues),))
 
 
+def with_subscriptions(*rows: GroupSubscription, sharing_clients: int = 0) -> Seen:
+    group = GroupDescription(
+        "G",
+        0,
+        (queue(0), queue(1)),
+        clients=2,
+        client_topics=("T",),
+        subscriptions=rows,
+        sharing_clients=sharing_clients,
+    )
+    return replace(HEALTHY, groups=(group,))
+
+
+def with_perm(perm: int) -> Seen:
+    return replace(HEALTHY, topics=(replace(HEALTHY.topics[0], perm=perm),))
+
+
 def alone() -> Seen:
     """One node with a fixed role."""
     one = node("a", role="", sync_state_set=(), lease_seconds=0, lease_asked_seconds=0)
@@ -153,6 +172,7 @@ LATE = {"lag_ms": OLD_MS + 1, "lag_messages": 3}
 OTHERS_QUEUE = replace(queue(0, member_id="m"), topic="U")
 RETRIED = replace(queue(0, member_id="m"), topic="%RETRY%G")
 LATE_QUEUE = queue(0, member_id="m", **LATE)
+SELECTS_A = GroupSubscription("T", "a", False, 1, "n", 1)
 DEAD = TopicDescription("%DLQ%G", "g", 1, stats=(QueueStats(0, 2, 5),))
 PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
     "etcd-unreachable": (ERROR, "etcd", without_leases),
@@ -253,6 +273,34 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
     "consumers-slow": (
         WARNING, "consumer group G", lambda: with_group(1, LATE_QUEUE, RETRIED),
     ),
+    "consumer-stalled": (
+        WARNING,
+        "consumer group G",
+        lambda: with_group(2, queue(0, member_id="m", lag_messages=3, stalled_ms=60_001), queue(1)),
+    ),
+    "subscriptions-differ": (
+        WARNING,
+        "consumer group G",
+        lambda: with_subscriptions(GroupSubscription("T", "*", False, 1, "m", 1), SELECTS_A),
+    ),
+    "topics-differ": (
+        WARNING, "consumer group G", lambda: with_subscriptions(SELECTS_A, sharing_clients=2),
+    ),
+    "more-consumers-than-queues": (
+        NOTE, "consumer group G", lambda: with_subscriptions(replace(SELECTS_A, sharing=3)),
+    ),
+    "reads-over-quota": (
+        WARNING,
+        "consumer group G",
+        lambda: replace(
+            HEALTHY,
+            groups=(
+                GroupDescription("G", 1, (LATE_QUEUE,), holds=(GroupHold("T", "of User:a"),)),
+            ),
+        ),
+    ),
+    "topic-read-only": (NOTE, "topic T", lambda: with_perm(4)),
+    "topic-unreadable": (WARNING, "topic T", lambda: with_perm(2)),
     "no-consumers": (WARNING, "consumer group G", lambda: with_group(0, queue(0, **LATE))),
     "dead-letters": (NOTE, "consumer group G", lambda: replace(HEALTHY, topics=(DEAD,))),
 }  # fmt: skip
