@@ -2,7 +2,7 @@
 
 Rules: the backup is never changed; the directory's files get their names last and its tables after
 its log: what is started before refuses to serve, or builds its tables from the log. The result is
-no known member of a group: whoever has more, keeps it.
+no known member of a group: what other nodes have is never cut to it.
 """
 
 import os
