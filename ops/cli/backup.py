@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,14 +46,16 @@ def backup(
 
 
 def _confirmed_by(directory: Path) -> Callable[[], int]:
-    """Ask the node of a directory for its confirm offset."""
+    """Ask the node that has a directory open for its confirm offset."""
+    from duolog._machine import place_of
 
     def ask() -> int:
         status = asked(lambda client: client.admin.node_status())
-        data = Path(status.data)
-        if not data.is_dir() or not data.samefile(directory):
+        here = place_of(str(directory.resolve()))
+        if replace(status.store, path=here.path) != here:  # a container may have it elsewhere
             output.fail(
-                f"the node at {status.listen} has its store in {status.data}, not in {directory}",
+                f"{directory} is not the store of the node at {status.listen}, which is "
+                f"{status.data} of its machine",
                 "--endpoints HOST:PORT of the node that has this directory open",
             )
         return status.confirm_offset

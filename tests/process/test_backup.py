@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import shutil
 import time
 from collections import defaultdict
@@ -9,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import duolog
+import duolog.sync
 import pytest
 
 from duolog_server.demo.childprocess import ChildProcess
@@ -16,10 +18,10 @@ from duolog_server.demo.ports import free_endpoint
 from duolog_server.demo.registryserver import RegistryServer
 from tests.known import known
 from tests.process.forks import PROGRAM
-from tests.process.support import PATIENT, NodeProcess, environment, run_cli
+from tests.process.support import PATIENT, NodeProcess, environment, refused, run_cli
 from tests.until import until
 
-pytestmark = [pytest.mark.process, pytest.mark.long]
+pytestmark = pytest.mark.process
 
 QUEUES = 2
 BODY = bytes(20_000)
@@ -176,6 +178,7 @@ async def restored(target: Path, where: Path, *more: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 async def test_a_group_under_load_is_backed_up_and_restored(
     tmp_path: Path, registry: RegistryServer
 ) -> None:
@@ -288,3 +291,38 @@ async def check_the_whole_group(
         group.end()
         registry.stop()
     assert known(final)
+
+
+def test_a_backup_is_taken_of_the_node_that_was_asked_or_of_a_stopped_one(tmp_path: Path) -> None:
+    node, other = NodeProcess(tmp_path / "a"), NodeProcess(tmp_path / "b")
+    command = ["store", "backup", str(node.data), str(tmp_path / "backup"), "--endpoints"]
+    try:
+        node.start()
+        other.start()
+        with duolog.sync.Client(node.endpoint, timeout=30) as client, client.producer() as producer:
+            client.admin.create_topic("T", 1)
+            producer.send("T", b"first")
+        refused(run_cli(*command, other.endpoint, *PATIENT), "is not the store of the node at")
+        made = run_cli(*command, node.endpoint, "--json", *PATIENT)
+        assert made.returncode == 0, made.stderr
+        refused(run_cli(*command, node.endpoint, *PATIENT), "is a whole backup up to")
+    finally:
+        node.stop()
+        other.stop()
+    command[3] = str(tmp_path / "offline")
+    offline = run_cli(*command, "127.0.0.1:1", "--json")  # nothing is asked
+    assert offline.returncode == 0, offline.stderr
+    running, stopped = json.loads(made.stdout), json.loads(offline.stdout)
+    assert running["max_offset"] <= stopped["max_offset"] == stopped["confirmed_offset"]
+    restore = ["store", "restore", str(tmp_path / "offline")]
+    refused(run_cli(*restore, str(node.data)), "is not empty", "duolog store verify")
+    refused(run_cli(*restore, str(tmp_path / "r"), "--until", "noon"), "is not a time")
+    refused(run_cli("store", "verify", str(node.data)), "no whole backup")
+    assert run_cli(*restore, str(tmp_path / "r")).returncode == 0
+    node = NodeProcess(tmp_path / "r")
+    try:
+        node.start()
+        with duolog.sync.Client(node.endpoint, timeout=30) as client:
+            assert client.pull("T", 0, 0).body_list() == [b"first"]
+    finally:
+        node.stop()
