@@ -111,6 +111,13 @@ def settle(disk: Disk, fresh: Identity, last: LastRun) -> Identity:
     return identity
 
 
+def restored(disk: Disk, incarnation: int) -> None:
+    """Make a restored directory a new replica, which refuses to lose what its backup knows to be
+    confirmed: a master that has less does not have it truncated.
+    """
+    save(disk, Identity("", incarnation, confirmed_only=True))
+
+
 def renew(disk: Disk, identity: Identity, incarnation: int) -> Identity:
     """Become another replica: this directory lacks bytes that it acknowledged."""
     renewed = replace(identity, incarnation=incarnation)

@@ -7,6 +7,7 @@ no known member of a group: what other nodes have is never cut to it.
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from duolog_server.store.checkpoint import PATH as CHECKPOINT
 from duolog_server.store.checkpoint import StoreCheckpoint
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.directories import LOG
+from duolog_server.store.disk import Disk
 from duolog_server.store.errors import BadBackup
 from duolog_server.store.kernels import scan
 from duolog_server.store.kernels.jit import I64, U8
@@ -48,10 +50,16 @@ class Restored:
     left_out: int
 
 
-def restore(backup: Path, target: Path, until_ms: int | None, wall_ms: WallMs) -> Restored:
+def restore(
+    backup: Path,
+    target: Path,
+    until_ms: int | None,
+    wall_ms: WallMs,
+    identify: Callable[[Disk], None] = lambda disk: None,
+) -> Restored:
     """Restore a backup, or continue to. until_ms: without what was stored after that time.
 
-    Raises StoreError, OSError.
+    identify: makes the directory a replica of its own. Raises StoreError, OSError.
     """
     manifest = Manifest.read(backup)
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,6 +75,7 @@ def restore(backup: Path, target: Path, until_ms: int | None, wall_ms: WallMs) -
         tables = _tables(backup, manifest, end)
         _put_log(backup, manifest, work / LOG, end)
         _put_config(backup, manifest, work, tables, wall_ms)
+        identify(OsDisk(work))
         _put_checkpoint(work, min(manifest.confirmed, end))
         for name in _PARTS:
             if (target / name).is_dir():  # of a restore that was killed here

@@ -1,5 +1,6 @@
 """`duolog store backup`, `verify`, `restore`: copies of stores, also of running nodes."""
 
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -83,6 +84,7 @@ def restore(
 
     The node is a new member of its group: see docs/backup.md before others are started.
     """
+    from duolog_server.ha import identity
     from duolog_server.store.clocks import WallMs
     from duolog_server.store.restore import restore as restore_store
 
@@ -92,7 +94,14 @@ def restore(
         output.fail(str(error), output.help_of())
     now = WallMs(time.time_ns() // 1_000_000)
     made = guarded(
-        lambda: restore_store(target, directory, until_ms, now), "duolog store verify BACKUP"
+        lambda: restore_store(
+            target,
+            directory,
+            until_ms,
+            now,
+            lambda disk: identity.restored(disk, secrets.randbits(64)),
+        ),
+        "duolog store verify BACKUP",
     )
     output.print_facts(
         {"min_offset": made.start, "max_offset": made.end, "left_out_bytes": made.left_out}

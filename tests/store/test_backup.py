@@ -392,7 +392,7 @@ def test_a_restored_store_knows_what_is_confirmed_and_is_no_known_replica(
     restore(tmp_path / "b", tmp_path / "r", None, NOW)
     config = {path.name for path in (tmp_path / "r" / "config").iterdir()}
     assert "epochs.json" in config
-    assert not {"replica.json", "membership.jsonl"} & config
+    assert not {"replica.json", "membership.jsonl"} & config, "its caller makes another replica"
     opened = open_store(tmp_path / "r")
     assert opened.known_confirmed == made.end
 
