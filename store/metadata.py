@@ -331,6 +331,22 @@ class Metadata:
         if not row:
             del self.done[key]
 
+    def lower_floors(self, end_of: Callable[[str, int], int]) -> bool:
+        """Lower the floors of queues with messages to their ends; whether one was above that.
+
+        A message behind such a gap would have no queue entry. A queue without messages begins at
+        its floor.
+        """
+        lowered = {
+            (topic, queue_id): end
+            for topic, row in self.floors.items()
+            for queue_id, floor in row.items()
+            if 0 < (end := end_of(topic, queue_id)) < floor
+        }
+        for (topic, queue_id), end in lowered.items():
+            self.floors[topic][queue_id] = end
+        return bool(lowered)
+
     def lower_consumed(
         self, end_of: Callable[[str, int], int]
     ) -> list[tuple[str, str, int, int, int]]:

@@ -213,9 +213,11 @@ class MetadataLog:
             self._missing_after = self._stored
         self.catch_up()
         self._tell_quotas()
-        self._apply_floors()
         if self._store.role is not BrokerRole.SLAVE:
             self._keep_births()
+            self._keep_floors()
+        self._apply_floors()
+        if self._store.role is not BrokerRole.SLAVE:
             self._keep_offsets()
         for topic in {name for name, _ in self._store.queue_keys()} - set(self.tables.topics):
             if topic in self.tables.floors:
@@ -254,12 +256,18 @@ class MetadataLog:
         self.tables.applied = min(self.tables.applied, self._stored)
         self._adopt()
         self._keep_births()
+        self._keep_floors()
         self._apply_floors()  # queue offsets were counted again, from the existing files
         self._keep_offsets()
 
     def _keep_births(self) -> None:
         """A master's tables may come from another log, as where only config/ was restored."""
         if self.tables.births.keep_within(self._store.max_offset):
+            self.tables.changes += 1
+
+    def _keep_floors(self) -> None:
+        """Nor did a queue reach further than in the log, if it has messages there."""
+        if self.tables.lower_floors(self._store.next_offset):
             self.tables.changes += 1
 
     def _keep_offsets(self) -> None:

@@ -213,9 +213,14 @@ def test_segments_that_retention_deletes_meanwhile_are_left_out(
 
     real = backups.copy
     monkeypatch.setattr(backups, "copy", copy)
+    stored.save_tables(stored.store.confirm_offset - 1)
     made = backup(stored.where, tmp_path / "b", stored.running)
     assert made.start == 2 * SEGMENT
     assert verify(tmp_path / "b") == made
+    found = restored(tmp_path / "b", tmp_path / "r")
+    assert 0 < len(found) < 100
+    assert found == stored.bodies[-len(found) :]
+    assert open_store(tmp_path / "r").next_offset("T", 0) == 100
 
 
 def test_damage_to_a_backup_is_seen_and_not_restored(stored: Stored, tmp_path: Path) -> None:
