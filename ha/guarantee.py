@@ -12,6 +12,8 @@ from typing import Any
 SYNC, ASYNC = "SYNC_FLUSH", "ASYNC_FLUSH"
 DURABLE, RECEIVED = "durable", "received"
 REPLICAS, FLUSH, ACK = "in-sync-replicas", "flush-disk-type", "ack"
+# A kill of the process; also a power cut; also the loss of a node; also a power cut of all of them.
+DURABILITIES = ("process", "power", "replicas", "replicas+power")
 OPTIONS = {REPLICAS: "ha.in_sync_replicas", FLUSH: "store.flush_disk_type", ACK: "ha.ack"}
 
 
@@ -32,6 +34,13 @@ class Guarantee:
     sync_flush: bool = False
     durable_acks: bool = False
     by_operator: bool = False
+
+    @property
+    def durability(self) -> str:
+        """What an acknowledged put survives, in one word: see `DURABILITIES`."""
+        replicas = self.in_sync_replicas > 1
+        power = self.sync_flush and (self.durable_acks or not replicas)
+        return "+".join(["replicas"] * replicas + ["power"] * power) or "process"
 
     def joined(self, other: "Guarantee | None") -> "Guarantee":
         """The stronger of both, setting by setting."""

@@ -388,7 +388,10 @@ class Posted:
         return posting.error_of(place) if posting.knows(place) else None
 
     def receipt(self) -> Receipt:
-        """The message's receipt. Raises as `Producer.send`; BlockingIOError until it is done."""
+        """The message's receipt; `Receipt` says what the message survives.
+
+        Raises as `Producer.send`; BlockingIOError until it is done.
+        """
         posting, place = self.at
         if not posting.knows(place):
             raise BlockingIOError("the message is not answered yet")

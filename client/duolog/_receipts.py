@@ -27,7 +27,12 @@ class Unconfirmed:
 
 
 class Receipt:
-    """Position of a stored message."""
+    """Position of a stored message.
+
+    With the status PUT_OK, it survives what the node's `durability` says, `duolog cluster status`
+    shows it: by default (`process`, as in RocketMQ) a kill of the process, and no power cut of the
+    machine; `power` both; `replicas` the loss of a node; `replicas+power` a power cut of all.
+    """
 
     # A view: a receipt is made for each message, and few are read. No constructor: see Posted.
     __slots__ = ("_part", "_place", "_producer_id")
@@ -115,7 +120,10 @@ def unique_key(producer_id: bytes, sequence: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BatchReceipt:
-    """Positions of a stored batch: one part per request, in the order of its messages."""
+    """Positions of a stored batch: one part per request, in the order of its messages.
+
+    What it survives with the status PUT_OK: see `Receipt`.
+    """
 
     count: int
     parts: tuple["Part", ...]

@@ -33,6 +33,7 @@ from pydantic_core import ErrorDetails
 
 from duolog_server.ha.options import HaOptions
 from duolog_server.node.runtime.certificates import BadCertificate, CertificateFiles, read
+from duolog_server.node.runtime.durability import durability_of, settings_for
 from duolog_server.node.runtime.origins import origins_of
 from duolog_server.node.runtime.tls import Tls
 from duolog_server.store.options import StoreOptions, option
@@ -144,6 +145,13 @@ class NodeSection(_Section):
         "and with fewer than two cores. 0: never",
     )
     data: Path = Field(Path("duolog-data"), description="store directory")
+    durability: str = Field(
+        "",
+        description="what an acknowledged message survives, in one word for role and flush mode: "
+        "`process`, `power`, `replicas` or `replicas+power` "
+        "([durability](replication.md#durability-in-one-word)); empty: as `store.broker_role` and "
+        "`store.flush_disk_type` have it, which is `process` by default, as in RocketMQ",
+    )
     log_level: str = Field("info", description="lowest level logged: debug, info, warning or error")
     log_json: bool = Field(False, description="write the log as JSON lines")
 
@@ -878,12 +886,27 @@ def load(file: Path | None = None, flags: Tree | None = None) -> tuple[Config, O
     for section, key, value, name in _environment():
         _merge(tree, origins, {section: {key: value}}, f"environment {name}")
     _merge(tree, origins, flags or {}, "flag")
+    _expand_durability(tree, origins)
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(_explain(error, origins)) from None
     config.check()
     return config, origins
+
+
+def _expand_durability(tree: Tree, origins: Origins) -> None:
+    """Set role and flush mode by the one word for them. Raises ConfigError."""
+    word = tree.get("node", {}).get("durability")
+    if not word:
+        return
+    try:
+        wanted = settings_for(str(word), tree)
+    except ValueError as error:
+        origin = origins["node", "durability"]
+        raise ConfigError(f"node.durability: {error} (from {origin})") from None
+    for (section, key), value in wanted.items():
+        _merge(tree, origins, {section: {key: value}}, "node.durability")
 
 
 def _read_file(path: Path, origin: str = "") -> Tree:
@@ -996,6 +1019,10 @@ def rows(config: Config, origins: Origins) -> list[tuple[str, str, object, str]]
             value = getattr(part, key)
             plain = getattr(value, "value", value)
             plain = list(plain) if isinstance(plain, tuple) else plain
+            origin = origins.get((section, key), "default")
+            if (section, key) == ("node", "durability") and not plain:
+                plain = durability_of(config.store, config.ha)
+                origin = "store.broker_role, store.flush_disk_type"
             if (section, key) in SECRETS and plain:
                 plain = NOT_SHOWN
             elif (section, key) == ("traces", "endpoint"):
@@ -1005,7 +1032,7 @@ def rows(config: Config, origins: Origins) -> list[tuple[str, str, object, str]]
                     section,
                     key,
                     str(plain) if isinstance(plain, Path) else plain,
-                    origins.get((section, key), "default"),
+                    origin,
                 )
             )
     return found

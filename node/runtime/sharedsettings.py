@@ -7,7 +7,13 @@ from collections.abc import Mapping
 
 from duolog_server.node.runtime.config import Config
 
-_STORE = ("flush_disk_type", "max_message_size", "message_delay_level", "file_reserved_time")
+_STORE = (
+    "flush_disk_type",
+    "transient_store_pool_enable",
+    "max_message_size",
+    "message_delay_level",
+    "file_reserved_time",
+)
 _HA = ("in_sync_replicas", "min_in_sync_replicas", "ack", "slave_timeout")
 _HA_MORE = ("ha_slave_fallbehind_max", "ha_max_time_slave_not_catchup")
 

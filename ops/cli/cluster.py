@@ -13,6 +13,7 @@ from duolog_server.ops.cli.output import (
     print_rows,
     wants_json,
 )
+from duolog_server.ops.inspection.durability import durability
 from duolog_server.ops.inspection.masterships import led
 from duolog_server.ops.inspection.times import iso
 
@@ -116,6 +117,7 @@ def _copy_row(master: dict[str, object], copy: "RocketmqSlaveStatus") -> dict[st
         "lag_bytes": copy.lag_bytes,
         "lag_seconds": round(copy.lag_ms / 1000, 3),
         "in_sync": "",
+        "durability": "",
         "state": copy.state,
         "reason": copy.reason or f"since {iso(copy.since_ms)}",
     }
@@ -141,6 +143,7 @@ def row_of(cluster: str, node: "NodeStatus") -> dict[str, object]:
         "lag_bytes": part.lag_bytes if own else None,
         "lag_seconds": round(part.lag_ms / 1000, 3) if own else None,
         "in_sync": in_sync,
+        "durability": durability(node) if own else "",
         "state": " ".join([*node.flags, part.state or ("SERVING" if own else "UNKNOWN")]),
         "reason": part.reason or part.refusal or node.fence_reason or _since(node),
     }
