@@ -156,7 +156,9 @@ class Popping:
         group, serial = header.consumer_group, new_serial()
         handle = self._handle(group, header.topic, read_receipt(header.extra_info))
         invisible = header.invisible_time
-        if handle is None or not self._pop.change_invisible(group, handle, invisible, serial=serial):
+        if handle is None or not self._pop.change_invisible(
+            group, handle, invisible, serial=serial
+        ):
             return _no_lease(request, 1, write_header(ChangeInvisibleTimeResponse()))
         now = self._core.times.wall_ms()
         made = ChangeInvisibleTimeResponse(now, invisible, serial)
