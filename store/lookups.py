@@ -13,6 +13,11 @@ from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.record import Record, keys_of, parse_message_id
 
 
+# Records read for one answer, at most: keys of other texts have the same hash where somebody means
+# harm, and a call may not hold up others for long.
+CANDIDATES_MAX = 1024
+
+
 class Lookups:
     """at: reads a record that readers may see, verified. most: records of one answer."""
 
@@ -40,18 +45,30 @@ class Lookups:
         count = max(1, min(count, self._most))
         found: dict[int, Record] = {}
         born = self.born(topic)
-        # The index has the words of a key with spaces.
-        word = next(filter(None, key.split(" ")), key)
-        for offset in self._index.find(topic, word, 4 * count + 64, begin_ms, end_ms):
-            if offset < born or offset in found or len(found) >= count:
-                continue
-            try:
-                record = self.at(PhyOffset(offset))
-            except StoreError:
-                continue
-            if record_has_key(record, topic, key) and begin_ms <= record.store_time <= end_ms:
-                found[offset] = record
-        return [found[offset] for offset in sorted(found)]
+        candidates = 4 * count + 64
+        while True:
+            offsets = self._index_of(topic, key, candidates, begin_ms, end_ms)
+            for offset in offsets:
+                if offset < born or offset in found or len(found) >= count:
+                    continue
+                try:
+                    record = self.at(PhyOffset(offset))
+                except StoreError:
+                    continue
+                if record_has_key(record, topic, key) and begin_ms <= record.store_time <= end_ms:
+                    found[offset] = record
+            if len(found) >= count or len(offsets) < candidates or candidates >= CANDIDATES_MAX:
+                return [found[offset] for offset in sorted(found)]
+            candidates = CANDIDATES_MAX
+
+    def _index_of(self, topic: str, key: str, count: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Offsets of records that may have a key, newest first; at most count.
+
+        The index has the words of a key with spaces: those of the rarest one.
+        """
+        words = dict.fromkeys(filter(None, key.split(" "))) or [key]
+        found = (self._index.find(topic, word, count, begin_ms, end_ms) for word in words)
+        return min(found, key=len)
 
     def by_unique_key(self, topic: str, uniq_key: str) -> Record | None:
         """The record with a UNIQ_KEY; of several (a resend) the one stored first."""
