@@ -12,7 +12,6 @@ from duolog_server.store.indexservice import IndexService
 from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.record import Record, keys_of, parse_message_id
 
-
 # Records read for one answer, at most: keys of other texts have the same hash where somebody means
 # harm, and a call may not hold up others for long.
 CANDIDATES_MAX = 1024
