@@ -198,7 +198,7 @@ class _Making:
         *_, (last, name, _) = made.segments()
         newest = records_in(self._target / name, last, self._segment_bytes)
         for name in (SEGMENTS, TABLES, ""):
-            sync_directory(self._target / name)
+            synced(self._target / name)
         made = replace(made, store_time=newest.store_time)
         made.write(self._target)
         return made
@@ -442,9 +442,9 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def synced(path: Path) -> None:
+    """Make a file, or the names in a directory, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -457,11 +457,7 @@ def _named(path: Path) -> Iterator[Path]:
     part = path.with_name(path.name + PART)
     part.unlink(missing_ok=True)  # perhaps a link to a file of the store
     yield part
-    descriptor = os.open(part, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    synced(part)
     part.replace(path)
 
 

@@ -21,7 +21,7 @@ from duolog_server.store.backup import (
     decoded,
     first_after,
     records_in,
-    sync_directory,
+    synced,
 )
 from duolog_server.store.checkpoint import PATH as CHECKPOINT
 from duolog_server.store.checkpoint import StoreCheckpoint
@@ -81,7 +81,7 @@ def restore(
             if (target / name).is_dir():  # of a restore that was killed here
                 shutil.rmtree(target / name)
             (work / name).replace(target / name)
-            sync_directory(target)
+            synced(target)
         shutil.rmtree(work)
     return Restored(manifest.start, end, manifest.end - end)
 
@@ -146,12 +146,12 @@ def _put_log(backup: Path, manifest: Manifest, log: Path, end: int) -> None:
         check_file(backup, name, manifest, part)
         os.truncate(part, min(size, end - start))
         os.truncate(part, manifest.segment_bytes)
-        _synced(part)
+        synced(part)
         part.replace(path)
     for path in log.iterdir():
         if path.name not in kept:
             path.unlink()  # of an attempt up to a later time
-    sync_directory(log)
+    synced(log)
 
 
 def _is_whole(backup: Path, name: str, manifest: Manifest, path: Path) -> bool:
@@ -175,8 +175,8 @@ def _put_config(
     if EPOCHS in manifest.files:
         copy(backup / EPOCHS, config / EPOCHS, manifest.files[EPOCHS][0])
         check_file(backup, EPOCHS, manifest, config / EPOCHS)
-        _synced(config / EPOCHS)
-    sync_directory(config)
+        synced(config / EPOCHS)
+    synced(config)
 
 
 def _put_checkpoint(work: Path, confirmed: int) -> None:
@@ -187,11 +187,3 @@ def _put_checkpoint(work: Path, confirmed: int) -> None:
     checkpoint.confirm_phy_offset = confirmed
     checkpoint.flush(needed=True)
     checkpoint.close()
-
-
-def _synced(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
