@@ -734,7 +734,11 @@ class MetadataLog:
     async def commit(
         self, group: str, offsets: dict[str, dict[int, int]], forward: bool = False
     ) -> None:
-        """Commit offsets of a group. forward: offsets below the committed ones are ignored."""
+        """Commit offsets of a group. forward: offsets below the committed ones are ignored.
+
+        Raises Busy while the group is being deleted, and as `change`.
+        """
+        self.check_not_deleting(group)
         table: Json = {
             topic: {str(queue): offset for queue, offset in row.items()}
             for topic, row in offsets.items()
@@ -743,7 +747,8 @@ class MetadataLog:
         await self.change({**change, "forward": True} if forward else change)
 
     async def begin(self, group: str, offsets: dict[str, dict[int, int]]) -> None:
-        """Commit where a group begins, in queues of which it has no offset. Raises as `change`."""
+        """Commit where a group begins, in queues of which it has no offset. Raises as `commit`."""
+        self.check_not_deleting(group)
         # forward: for replicas of a version that does not know `absent`.
         how = {"group": group, "absent": True, "forward": True}
         for topic, row in offsets.items():  # of a thousand queues at most, so that it fits

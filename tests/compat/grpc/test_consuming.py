@@ -792,5 +792,9 @@ async def test_progress_is_refused_until_the_last_of_several_deletions_of_its_gr
     await asyncio.sleep(0)  # their changes are stored, and not applied
     with pytest.raises(duolog.Busy, match="is being deleted"):
         await metadata.commit_popped("passing", {}, {})
+    with pytest.raises(duolog.Busy, match="is being deleted"):
+        await metadata.commit("passing", {})
+    with pytest.raises(duolog.Busy, match="is being deleted"):
+        await metadata.begin("passing", {})
     await asyncio.gather(*deleting)
     await metadata.commit_popped("passing", {}, {})
