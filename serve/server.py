@@ -376,9 +376,11 @@ class Node:
         log.info("serving the remoting protocol", listen=reserved.address, advertised=advertised)
 
     async def _serve_vip(self, remoting: "RemotingServer", address: str) -> None:
-        """Serve clients with the VIP channel, where no other program has their port."""
+        """Serve clients with the VIP channel; warn where their port is taken."""
         host, _, port = address.rpartition(":")
         try:
+            if taken := self.config.option_of(address):
+                raise OSError(f"it is the port of {taken}")
             await remoting.listen_also(host, int(port))
         except OSError as error:
             log.warning("remoting: no VIP channel", listen=address, reason=str(error))

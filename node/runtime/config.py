@@ -813,13 +813,16 @@ class Config(_Section):
 
     @property
     def remoting_vip_address(self) -> str:
-        """HOST:PORT where clients with the VIP channel send to, if it is free; empty: nowhere."""
+        """HOST:PORT where clients with the VIP channel send to; empty: nowhere."""
         host, _, port = self.remoting.listen.rpartition(":")
         if not self.remoting.vip_channel or int(port or 0) + FAST_PORT <= 0:
             return ""
-        address = f"{host}:{int(port) + FAST_PORT}"
-        others = filter(None, self._own_ports().values())
-        return "" if any(_clash(address, one) for one in others) else address
+        return f"{host}:{int(port) + FAST_PORT}"
+
+    def option_of(self, address: str) -> str:
+        """The option by which this node has a port; empty: by none."""
+        ports = self._own_ports().items()
+        return next((key for key, one in ports if one and _clash(address, one)), "")
 
     def _own_ports(self) -> dict[str, str]:
         """The ports that the node must have, by what an error calls them."""

@@ -96,12 +96,17 @@ async def test_the_port_of_the_vip_channel_serves_the_same_and_may_be_taken(
     with pytest.raises(ListenError, match="two ports above has it"):
         await start_node(tmp_path / "first", remoting={"listen": first})
     await node.stop()
-    await start_node(tmp_path / "first", remoting={"listen": first})
+    lower = await start_node(tmp_path / "first", remoting={"listen": first})
     with capture_logs() as lines:
-        await start_node(tmp_path / "second", remoting={"listen": second})
-    assert accepts(port)
-    events = [line["event"] for line in lines if line["log_level"] == "warning"]
-    assert "remoting: no VIP channel" in events
+        node = await start_node(tmp_path / "second", remoting={"listen": second})
+        assert accepts(port)
+        for one in (node, lower):
+            await one.stop()
+        more = {"remoting": {"listen": second}, "metrics": {"listen": first}}
+        await start_node(tmp_path / "third", **more)
+    reasons = [line["reason"] for line in lines if line["event"] == "remoting: no VIP channel"]
+    assert "in use" in reasons[0]
+    assert reasons[1:] == ["it is the port of metrics.listen"]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
