@@ -40,6 +40,7 @@ from duolog_server.store.record import Record, decode_properties
 
 log = structlog.get_logger("duolog.node")
 
+READ_BYTES = 4 << 20  # of one read of a queue
 SCAN_MAX = 2000  # messages examined before the event loop runs other work
 HELD_MS = 3 * 3600 * 1000  # longest lease that lasts as long as its client
 RETRY_FIRST_EVERY = 5  # popFromRetryProbability 20 %
@@ -62,7 +63,8 @@ class PopRequest:
 
     queue_id: scanned first. held: the lease lasts as long as the client is alive. via: the node
     that forwarded the request; empty for none. subscriber: gets only messages of its lite topics.
-    serial: of all its deliveries; 0: each gets one of its own.
+    serial: of all its deliveries; 0: each gets one of its own. bytes_max: of all its records, the
+    last of which may be longer.
     """
 
     group: str
@@ -77,6 +79,7 @@ class PopRequest:
     subscriber: Subscriber | None = None
     via: str = ""
     serial: int = 0
+    bytes_max: int = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +309,7 @@ class PopService:
         """
         line = self._line(request)
         line.turn += 1
-        line.left = SCAN_MAX
+        line.left, line.room = SCAN_MAX, request.bytes_max
         found: list[Popped] = []
         for topic, queue_id in self._sources(request, line.turn):
             if len(found) >= request.count:
@@ -317,7 +320,7 @@ class PopService:
             if some:
                 self._count(request, topic, some)
                 found += some
-            if line.left <= 0:
+            if line.left <= 0 or line.room <= 0:
                 break
         self._core.traffic.read(len(found))
         if found:
@@ -381,13 +384,13 @@ class PopService:
             return []
         found: list[Popped] = []
         store = self._core.store
-        while len(found) < wanted and line.left > 0:
+        while len(found) < wanted and line.left > 0 and line.room > 0:
             count = min(wanted - len(found), state.skip_done())
             bits = self._filters.bits(request.group, key[0], request.filter)
             result = store.get(
                 *key[:2],
                 QueueOffset(state.next),
-                Wanted(count, 4 << 20, request.filter.codes, bits),
+                Wanted(count, min(READ_BYTES, line.room), request.filter.codes, bits),
             )
             line.left -= max(1, result.count)
             if result.min_offset > state.next:
@@ -402,7 +405,9 @@ class PopService:
                 result = copies_from(request.topic, key[0], result)  # others may be another group's
             if retried or key[0] != request.topic:
                 result = own(self._core.metadata.births, key[0], result, request.group)
-            found += self._lease_rows(key, state, request, result, mono_ms)
+            leased = self._lease_rows(key, state, request, result, mono_ms)
+            line.room -= sum(popped.size for popped in leased)
+            found += leased
             self._dirty[key] = None
             if state.orderly and found:
                 break

@@ -17,6 +17,7 @@ class Line:
         self.polls = 0
         self.forgotten = False  # its topic or group was deleted: it ends with its last poll
         self.left = 0  # messages that the current scan may still examine
+        self.room = 0  # bytes that it may still deliver
 
     def set(self) -> None:
         """Wake the first consumer: messages may have arrived."""

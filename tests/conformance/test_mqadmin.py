@@ -75,7 +75,7 @@ ROWS = (
     works("updateSubGroup -c DefaultCluster -g G -r 3", "create subscription group to ADDRESS"),
     works("getConsumerConfig -g G", "retryMaxTimes.*3"),
     works("deleteSubGroup -c DefaultCluster -g G -r true", r"delete subscription group \[G\]"),
-    works("setConsumeMode -b ADDRESS -t T -g R -m POP", "success", "mode: POP", only=FIVE),
+    works("setConsumeMode -b ADDRESS -t T -g R -m POP", r"consume mode\[POP\]", only=FIVE),
     works("consumerProgress", r"^C\s+1\s+V\w+\s+PUSH\s+CLUSTERING\s+\d+\s+0", r"^R\s+0\s+OFFLINE"),
     works("consumerProgress -g C", r"T\s+broker-a\s+0\s+(\d+)\s+\1\s", "Diff Total: 0"),
     works("consumerConnection -g C", r"@CLIENT|\d+@\d+", "PASSIVELY", "CLUSTERING", r"T\s+.*\*"),

@@ -36,6 +36,7 @@ from duolog_server.node.pop.popservice import Handle, Popped, PopRequest
 from duolog_server.store.grouptopics import retry_topic
 
 MESSAGES_MAX = 32  # RocketMQ's
+BYTES_MAX = 4 << 20  # of records in one answer; a message that is begun is whole
 INVISIBLE_MS_MAX = 12 * 3600 * 1000
 INIT_MAX = 1  # a group that has no offset begins at the end
 
@@ -68,6 +69,7 @@ class Popping:
             filter_of(header.exp_type.upper() or TAG, header.exp),
             attempt_id=header.attempt_id,
             serial=serial,
+            bytes_max=BYTES_MAX,
         )
         await self._broker.receives.admit(group)
         await self._offsets.begin_to_pop(group, topic, header.init_mode == INIT_MAX)

@@ -9,6 +9,7 @@ import pytest
 
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import BadRequest
+from duolog_server.compat.remoting.consuming import popping
 from duolog_server.compat.remoting.receipts import (
     BITS_MAX,
     RECEIPTS_MAX,
@@ -75,6 +76,21 @@ async def test_messages_of_all_queues_are_delivered_once_and_acknowledged(
 def _is_in_log(log: Any, record: Record) -> bool:
     raw = log.get_data(record.physical_offset)[: record.size].tobytes()
     return record.body in raw and record.topic.encode() in raw
+
+
+async def test_an_answer_has_no_more_bytes_than_a_frame(
+    remoting: Remoting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(popping, "BYTES_MAX", 100_000)
+    for k in range(8):
+        await remoting.send("T", bytes([k]) * 60_000, queue_id=k % 4)
+    found: list[list[Got]] = []
+    while sum(map(len, found)) < 8:
+        found.append(await popped(remoting))
+    assert max(len(some) for some in found) == 2, "a message that is begun is whole"
+    assert bodies([one for some in found for one in some]) == [
+        bytes([k]) * 60_000 for k in range(8)
+    ]
 
 
 async def test_a_pop_waits_for_a_message(node: Node, remoting: Remoting) -> None:
