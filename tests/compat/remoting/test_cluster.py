@@ -17,7 +17,7 @@ from duolog_server.compat.remoting.service import RemotingService
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.election.memoryregistry import MemoryRegistry
 from duolog_server.serve.server import Node
-from tests.compat.remoting.client import Remoting, connected, records
+from tests.compat.remoting.client import Remoting, connected, receipts, records
 from tests.compat.remoting.requests import write_batch
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
 from tests.nodefixtures import StartNode
@@ -119,6 +119,35 @@ async def test_clients_follow_the_master(group: Elected) -> None:
         found_now = await clients[new].pull("g", "T", 2 + MANY)
         bodies = [b"after", b"by the old one"]
         assert [one.body for one in records(found_now.body)] == bodies
+
+
+async def test_a_group_pops_on_at_the_next_master(group: Elected) -> None:
+    old = group.the_master()
+    async with sdk(group) as client, AsyncExitStack() as stack:
+        await client.admin.create_topic("T", 1)
+        await until(lambda: all("T" in broker_of(node).metadata.topics for node in group.nodes))
+        clients = {node: await stack.enter_async_context(connected(node)) for node in group.nodes}
+        for remoting in clients.values():
+            assert (await remoting.beat("c", "g", "T")).code == ResponseCode.SUCCESS
+        assert (await clients[old].set_mode("g", "T")).code == ResponseCode.SUCCESS
+        for body in (b"done", b"not done"):
+            await clients[old].send("T", body)
+        done, left = receipts(await clients[old].pop("g", "T"))
+        assert (await clients[old].ack("g", "T", done.extra_info)).code == ResponseCode.SUCCESS
+        await until(lambda: broker_of(old).metadata.tables.committed("g", "T", 0) == 1)
+        slave = next(node for node in group.nodes if node is not old)
+        refused = await clients[slave].pop("g", "T")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+        new = await group.switch(client)
+        await until(group.is_whole)
+        await until(lambda: not broker_of(new).replication.may_be_behind())
+        assigned = await clients[new].assignment("c", "g", "T")
+        assert b'"mode":"POP"' in assigned.body, assigned.remark
+        stale = await clients[new].ack("g", "T", left.extra_info)
+        assert stale.code == ResponseCode.NO_MESSAGE, "leases are of one mastership"
+        (again,) = receipts(await clients[new].pop("g", "T"))
+        assert again.record.body == b"not done"
 
 
 async def test_a_client_that_stays_with_the_old_master_notices_no_switch(
