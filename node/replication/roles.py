@@ -42,6 +42,7 @@ from duolog_server.store.status import BrokerRole, PutMessageStatus
 log = structlog.get_logger("duolog.ha")
 
 OPEN_AGAIN_MS = 2000
+REFUSED_MS = 3000  # for want of replicas, before it is logged: they come and go at elections
 Connection = tuple[Master, int]  # a session of one mastership
 
 
@@ -81,6 +82,8 @@ class Replication:
         self._masterships = Masterships(log_.store)
         self.refusals = Refusals(self._settled)
         self._tried_ms = MonoMs(0)
+        self._refused_since_ms: MonoMs | None = None
+        self._refusal_logged = False
         self._senders: dict[Connection, Callable[[], None]] = {}
         self._calls: dict[Connection, asyncio.Future[None]] = {}
 
@@ -362,6 +365,20 @@ class Replication:
         if self.closed and self._log.times.mono_ms() - self._tried_ms > OPEN_AGAIN_MS:
             self._open_epoch(self._log.times.store_ms())
         self.step(masterevents.Tick())
+        self._log_refusal()
+
+    def _log_refusal(self) -> None:
+        """Log that puts have been refused for a while for want of replicas, and the end of that."""
+        reason, now_ms = self.refusal(), self._log.times.mono_ms()
+        if not reason:
+            if self._refusal_logged and self.master is not None:
+                log.info("enough replicas again: puts are taken")
+            self._refused_since_ms, self._refusal_logged = None, False
+        elif self._refused_since_ms is None:
+            self._refused_since_ms = now_ms
+        elif not self._refusal_logged and now_ms - self._refused_since_ms >= REFUSED_MS:
+            self._refusal_logged = True
+            log.error("too few replicas: puts are refused", reason=reason)
 
     def fail_all(self) -> None:
         """The store is fenced."""

@@ -17,6 +17,7 @@ import duolog
 import grpc
 import grpc.aio
 import pytest
+import structlog
 from duolog._errors import error_of
 from duolog._nodechannel import uncancelled
 from duolog.wire import duolog_pb2 as wire
@@ -29,7 +30,7 @@ from duolog_server.ha.master import Master
 from duolog_server.ha.progress import ConnectionState
 from duolog_server.node.consuming.reading import Selection
 from duolog_server.node.filters.tagfilter import EVERYTHING
-from duolog_server.node.replication import masterstream, slavestream
+from duolog_server.node.replication import masterstream, roles, slavestream
 from duolog_server.node.replication.outgoing import HA_METHOD
 from duolog_server.node.runtime.config import ConfigError, load
 from duolog_server.ops.cli.cluster import row_of
@@ -389,6 +390,25 @@ async def test_a_put_waits_for_a_slow_slave_and_times_out(group: Group) -> None:
         assert reply.status == wire.PUT_OK, "WAIT=false"
         await slow.say(Ack(welcome.epoch, machine.store.log.max_offset, 0, "peer", 1))
         await until(lambda: broker_of(master).store.queue_range("T", 0) == (0, 2))
+
+
+async def test_too_few_replicas_are_logged_once_and_their_end(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roles, "REFUSED_MS", 0)
+    group.ha |= {"min_in_sync_replicas": 2}
+    with structlog.testing.capture_logs() as lines:
+
+        def events(word: str) -> list[str]:
+            return [line["event"] for line in lines if word in line["event"]]
+
+        master = await group.start_master()
+        await until(lambda: bool(events("too few replicas")))
+        assert not events("enough replicas")
+        await group.start_slave()
+        await in_sync(master)
+        await until(lambda: bool(events("enough replicas")))
+    assert len(events("enough replicas") + events("too few replicas")) == 2
 
 
 @pytest.mark.usefixtures("nothing_noted")
