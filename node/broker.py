@@ -32,6 +32,9 @@ from duolog_server.node.engine.part import Part
 from duolog_server.node.engine.queueremoval import QueueRemoval
 from duolog_server.node.filters.consumerfilters import ConsumerFilters
 from duolog_server.node.identity.access.frameskeys import FramesKeys, SharedKey
+from duolog_server.node.identity.access.lockout import Lockout, Login
+from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.identity.rights.policies import NAME_MAX
 from duolog_server.node.pop.liteservice import LiteService
 from duolog_server.node.pop.popservice import PopService
 from duolog_server.node.pop.retrytopics import RetryTopics
@@ -172,6 +175,15 @@ class Broker:
         if audit.file is not None or audit.topic:
             self.audit = AuditLog(audit, config.node.name, core)
             self.parts += (self.audit,)
+        self.lockout = Lockout(self.times.mono_ms)  # for all protocols
+        self.lockout.locked.append(self._locked_out)
+
+    def _locked_out(self, login: Login) -> None:
+        """A user is locked out at an address from now on."""
+        log.warning("too many logins failed", user=login.user[:NAME_MAX], address=login.address)
+        if self.audit is not None:
+            error = sdk.Throttled("too many logins failed: locked out at this address")
+            self.audit.denied(Who.at(login.user, login.address), "Login", "", error)
 
     def _connect_parts(self) -> None:
         """Subscribe parts to the events of other parts."""

@@ -273,6 +273,7 @@ class Node:
         if access is not None:
             broker.dialects.frames_keys = access.keys
             broker.replication.prove(access.replication)
+            access.gate.lockout = broker.lockout
         native = native_methods(broker, access, guard)
         if self.config.metrics.listen:
             native = timed_methods(native, broker.core.traffic.calls)
@@ -442,6 +443,7 @@ class Node:
             origins=section.origins,
             protobuf=section.protobuf,
             mask=section.mask,
+            vouching=self._access.console_key.hex() if self._access is not None else "",
         )
         self.console = ConsoleProcess(options, reserved.listen())
         self.console.start()
@@ -496,7 +498,7 @@ class Node:
         from duolog_server.compat.grpc.guard import guard_of as rocketmq_guard
         from duolog_server.compat.grpc.service import MessagingService
 
-        authenticator = Authenticator(section.access_key, section.secret_key)
+        authenticator = Authenticator(section.access_key, section.secret_key, broker.lockout)
         guard = None
         if access is not None and self._guard is not None:
             guard = rocketmq_guard(self._guard, broker, access, self.config.access)

@@ -132,7 +132,7 @@ class Metadata:
     applied: int = 0
     changes: int = 0
     complete: bool = False  # the log's first records say that they begin with empty tables
-    # Topic, group and queue of progress since somebody took them out of here.
+    # Topic, group and queue of progress, until it is noted.
     moved: set[tuple[str, str, int]] = field(default_factory=set, compare=False, repr=False)
 
     def validate(self) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.ha.registry import Registry
+from duolog_server.node.identity.access import lockout
 from duolog_server.node.identity.access.secrets import HASH_BYTES
 from duolog_server.node.runtime.config import Config
 from duolog_server.serve.server import Node
@@ -27,6 +28,7 @@ __all__ = [
     "bare_client",
     "cheap_passwords",
     "client",
+    "many_failures",
     "node",
     "nothing_noted",
     "patient_clients",
@@ -149,6 +151,12 @@ def quick_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr("duolog._groupreader.HEARTBEAT_SECONDS", 0.3)
     monkeypatch.setattr("duolog_server.node.broker.Broker.group_grace_ms", 400)
+
+
+@pytest.fixture
+def many_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is locked out, however many of its passwords and signatures are wrong."""
+    monkeypatch.setattr(lockout, "FREE", 10_000)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ shows it. Calls over frames carry nothing: the key that a node gives for them st
 
 import base64
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,19 @@ class _Metadata(grpc.aio.Metadata):
         return f"Metadata({AUTHORIZATION}: not shown)"
 
 
+Told = Callable[[], Iterable[tuple[str, str]]]
+
+
 class Login:
     """A user and the password."""
 
-    __slots__ = ("_metadata", "user")
+    __slots__ = ("_metadata", "_told", "user")
 
-    def __init__(self, user: str, password: str) -> None:
-        """Raises BadRequest for a name that no user can have, or without a password."""
+    def __init__(self, user: str, password: str, told: Told | None = None) -> None:
+        """told: what each call tells besides, asked for at each; None: nothing.
+
+        Raises BadRequest for a name that no user can have, or without a password.
+        """
         if not user:
             raise BadRequest("a password was given without a user")
         if not password:
@@ -45,13 +51,24 @@ class Login:
             raise BadRequest(f"user {user!r}: name and password must be valid Unicode") from None
         self.user = user
         self._metadata = _Metadata((AUTHORIZATION, "Basic " + base64.b64encode(pair).decode()))
+        self._told = told
 
     def __repr__(self) -> str:
         return f"Login({self.user!r})"
 
     def over(self, channel: Channel) -> Channel:
         """A channel whose calls tell who the user is."""
-        return _Telling(channel, self._metadata)
+        if self._told is None:
+            return _Telling(channel, lambda call: partial(call, metadata=self._metadata))
+        return _Telling(channel, self._telling)
+
+    def _telling(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A call that asks what it tells when it is made."""
+        told = self._told
+        assert told is not None, "checked"
+        return lambda *given, **how: call(
+            *given, metadata=_Metadata(*self._metadata, *told()), **how
+        )
 
 
 def login_of(user: str, password: str) -> Login | None:
@@ -77,26 +94,29 @@ def password_in(file: str, what: str = "password") -> str:
 
 
 class _Telling:
-    """A channel that gives the same metadata to every call.
+    """A channel that gives metadata to every call.
 
     In place of interceptors, with which grpc.aio runs each call in a task of its own.
     """
 
-    def __init__(self, channel: Channel, metadata: grpc.aio.Metadata) -> None:
+    def __init__(
+        self, channel: Channel, telling: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
+        """telling: adds the metadata to a method."""
         self._channel = channel
-        self._metadata = metadata
+        self._telling = telling
 
     def unary_unary(self, *method: Any, **how: Any) -> Callable[..., Any]:
         """See Channel."""
-        return partial(self._channel.unary_unary(*method, **how), metadata=self._metadata)
+        return self._telling(self._channel.unary_unary(*method, **how))
 
     def unary_stream(self, *method: Any, **how: Any) -> Callable[..., Any]:
         """See Channel."""
-        return partial(self._channel.unary_stream(*method, **how), metadata=self._metadata)
+        return self._telling(self._channel.unary_stream(*method, **how))
 
     def stream_stream(self, *method: Any, **how: Any) -> Callable[..., Any]:
         """See Channel."""
-        return partial(self._channel.stream_stream(*method, **how), metadata=self._metadata)
+        return self._telling(self._channel.stream_stream(*method, **how))
 
     async def close(self, grace: float | None) -> None:
         """See Channel."""

@@ -6,7 +6,6 @@ call: who reads a call on its way can make others until its date is too old. Use
 
 import hashlib
 import hmac
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ from duolog_server.compat.grpc.protocol.codes import Refused
 from duolog_server.compat.grpc.protocol.stubs import Code
 from duolog_server.compat.grpc.relay.calls import Call, headers_of
 from duolog_server.node.audit.auditlog import AuditLog
-from duolog_server.node.identity.access.gate import UNKNOWN, Gate, Principal
+from duolog_server.node.identity.access.gate import Gate, Principal
+from duolog_server.node.identity.access.lockout import Lockout, Login
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.service import guard
 from duolog_server.node.wirecodec import peer_host
@@ -59,18 +59,24 @@ class Signed:
 class Authenticator:
     """Checks calls against one pair of keys; without keys, every call is accepted."""
 
-    def __init__(self, access_key: str, secret_key: str) -> None:
+    def __init__(self, access_key: str, secret_key: str, lockout: Lockout) -> None:
         self._access_key = access_key
         self._secret = secret_key.encode()
+        self._lockout = lockout
 
-    def check(self, metadata: Headers) -> None:
-        """Raise Refused (UNAUTHORIZED) if the call is not signed with the keys."""
+    def check(self, metadata: Headers, peer: str) -> None:
+        """Raise Refused (UNAUTHORIZED) if the call is not signed with the keys, Throttled if too
+        many were not. peer: where from, as gRPC names it.
+        """
         if not self._access_key:
             return
         given = Signed.of(metadata)
         known = hmac.compare_digest(given.name.encode(), self._access_key.encode())
-        signed = given.is_by(self._secret)
-        if given.scheme != SCHEME or not known or not signed:
+        login = Login(given.name, peer_host(peer).address, peer)
+        signed = given.scheme == SCHEME and self._lockout.guarded(
+            login, lambda: given.is_by(self._secret) and known
+        )
+        if not signed:
             raise Refused(Code.UNAUTHORIZED, "the access key or its signature is wrong")
 
 
@@ -82,7 +88,7 @@ def check_keys(
     audit: None where there is none. shown: the service, as the audit log names it.
     """
     try:
-        authenticator.check(headers_of(context))
+        authenticator.check(headers_of(context), str(context.peer()))
     except Refused as error:
         note_denied(audit, context, shown, error)
         raise
@@ -143,12 +149,11 @@ class Signatures:
     def __init__(self, gate: Gate, dates: Dates) -> None:
         self._gate = gate
         self._dates = dates
-        self._nobody = os.urandom(32)  # signs for users that are not known
 
-    def principal(self, headers: Headers, source: str) -> Principal:
-        """The user that signed a call. Raises Unauthenticated.
+    def principal(self, headers: Headers, peer: str) -> Principal:
+        """The user that signed a call. Raises Unauthenticated, Throttled.
 
-        source: the caller's address.
+        peer: the caller's address and port, as gRPC names them.
         """
         if headers.get(SESSION_TOKEN):
             raise sdk.Unauthenticated(
@@ -159,9 +164,6 @@ class Signatures:
             raise sdk.Unauthenticated(
                 f"this node has users: sign calls with the name and password of one ({SCHEME})"
             )
-        secret = self._gate.secret(given.name)
-        signed = given.is_by(self._nobody if secret is None else secret.encode())
-        if secret is None or not signed:
-            raise sdk.Unauthenticated(f"user {given.name!r}: {UNKNOWN}, or does not sign")
+        found = self._gate.signed(Login(given.name, peer_host(peer).address, peer), given.is_by)
         self._dates.check(given.date)
-        return self._gate.by_signature(given.name, source)
+        return found

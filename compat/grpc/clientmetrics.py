@@ -63,7 +63,8 @@ class ClientMetricsService:
             if self._guard is not None:
                 principal, _ = self._guard.recognise(context, "Export")
             else:
-                self._authenticator.check(dict(context.invocation_metadata() or ()))
+                headers = dict(context.invocation_metadata() or ())
+                self._authenticator.check(headers, str(context.peer()))
         except (Refused, sdk.DuologError) as error:
             note_denied(self._audit, context, "MetricsService/Export", error)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))

@@ -35,8 +35,11 @@ Headers = dict[str, str | bytes]
 class Recognises(Protocol):
     """Knows users by what they sign."""
 
-    def principal(self, headers: Headers, source: str) -> Principal:
-        """The user that signed a call. Raises Unauthenticated."""
+    def principal(self, headers: Headers, peer: str) -> Principal:
+        """The user that signed a call. Raises Unauthenticated, Throttled.
+
+        peer: the caller's address and port, as gRPC names them.
+        """
 
 
 class Session:
@@ -110,7 +113,7 @@ class RocketmqGuard:
         source = peer_host(peer).address
         if user := headers.get(USER):
             return self._forwarded(unquote(str(user)), source, headers), headers
-        principal = self._users.principal(headers, source)
+        principal = self._users.principal(headers, peer)
         headers.pop("authorization", None)
         headers[USER] = user = quote(principal.name, safe="")
         if client_id := headers.get(CLIENT_ID):

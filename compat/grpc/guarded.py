@@ -168,7 +168,7 @@ class Wrapping:
                     await _until_over(handler.stream_stream(checked, known), session)
                 finally:
                     self._guard.end(session)
-            except (*DENIED, Refused) as error:
+            except (*DENIED, sdk.Throttled, Refused) as error:
                 self._note("Telemetry", None, context, error)
                 _log(error)
                 reply = refusal(service.TelemetryCommand, service.TelemetryCommand(), error)

@@ -16,7 +16,14 @@ from grpc.aio import ServicerContext
 
 from duolog_server.ha.epochs import EPOCH_TOPIC, Epoch
 from duolog_server.ha.progress import ConnectionState
-from duolog_server.node.api.calls import Caller, Reply, Request, is_encrypted, unary
+from duolog_server.node.api.calls import (
+    Caller,
+    Reply,
+    Request,
+    address_of_caller,
+    is_encrypted,
+    unary,
+)
 from duolog_server.node.api.pages import page_of
 from duolog_server.node.api.readership import read_pairs
 from duolog_server.node.api.replicationstatus import (
@@ -38,13 +45,12 @@ from duolog_server.node.core.logbytes import ENTRIES_MAX, Allowance, LogBytes
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.election.failover import FailoverService
 from duolog_server.node.engine.freeze import SECONDS_MAX
-from duolog_server.node.identity.access.gate import name_of_caller
+from duolog_server.node.identity.access.gate import VIEWER_ADDRESS, name_of_caller
 from duolog_server.node.identity.quotas.quota import BURST_MS, BadQuota, Limit, Quota, Subject
 from duolog_server.node.pop.liteservice import bound_topic, is_exclusive
 from duolog_server.node.pop.retrytopics import RETRY_TIMES
 from duolog_server.node.service.groups import GroupSettings, Reset
 from duolog_server.node.service.topics import Changes, TopicSettings
-from duolog_server.node.wirecodec import peer_host
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.lightqueues import is_light
 from duolog_server.store.metadata import (
@@ -105,13 +111,13 @@ class AdminService(stubs.AdminServicer):
     @unary
     async def CreateTopic(self, request: wire.TopicRequest, context: Caller) -> wire.TopicReply:
         """Create a topic. Repeating a call is no error; other settings for the same topic are."""
-        address, settings = peer_host(context.peer()).address, _topic_settings(request)
+        address, settings = address_of_caller(context), _topic_settings(request)
         return await self._topic(await self._topics.create(address, request.topic, settings))
 
     @unary
     async def AlterTopic(self, request: wire.TopicRequest, context: Caller) -> wire.TopicReply:
         """Add queues, or change permissions."""
-        address, settings = peer_host(context.peer()).address, _topic_settings(request)
+        address, settings = address_of_caller(context), _topic_settings(request)
         return await self._topic(await self._topics.alter(address, request.topic, settings))
 
     @unary
@@ -119,7 +125,7 @@ class AdminService(stubs.AdminServicer):
         self, request: wire.DeleteTopicRequest, context: Caller
     ) -> wire.DeleteTopicReply:
         """Delete a topic, its queues and its groups' offsets."""
-        await self._topics.delete(peer_host(context.peer()).address, request.topic)
+        await self._topics.delete(address_of_caller(context), request.topic)
         return wire.DeleteTopicReply()
 
     @unary
@@ -257,7 +263,7 @@ class AdminService(stubs.AdminServicer):
             lambda queues: self._places(request, queues),
             shown_of("Admin/ResetGroup", request),
         )
-        row = await self._groups.reset(peer_host(context.peer()).address, wanted)
+        row = await self._groups.reset(address_of_caller(context), wanted)
         return wire.OffsetsReply(
             offsets=[
                 wire.QueueOffset(topic=topic, queue_id=queue, offset=offset)
@@ -286,7 +292,7 @@ class AdminService(stubs.AdminServicer):
         optional = ("orderly", "retry_times", "lite_topic", "lite_exclusive")
         given = {name: getattr(request, name) for name in optional if request.HasField(name)}
         settings = GroupSettings(**given, retry_delays_ms=tuple(request.retry_delays_ms))
-        await self._groups.put(peer_host(context.peer()).address, request.group, settings)
+        await self._groups.put(address_of_caller(context), request.group, settings)
         return await self._described(request.group)
 
     @unary
@@ -294,7 +300,7 @@ class AdminService(stubs.AdminServicer):
         self, request: wire.DeleteGroupRequest, context: Caller
     ) -> wire.DeleteGroupReply:
         """Delete a group, its offsets and its dead letters."""
-        await self._groups.delete(peer_host(context.peer()).address, request.group)
+        await self._groups.delete(address_of_caller(context), request.group)
         return wire.DeleteGroupReply()
 
     # -- quotas --------------------------------------------------------------------------------
@@ -549,6 +555,8 @@ class AdminService(stubs.AdminServicer):
         broker = self._broker
         node = broker.node
         takes_frames = broker.dialects.frames_secured or not is_encrypted(context)
+        # Frames name no viewers: a console stays with gRPC.
+        takes_frames = takes_frames and not VIEWER_ADDRESS.get()
         reply = wire.RouteReply(
             cluster=node.cluster,
             group=node.group,

@@ -9,7 +9,8 @@ import structlog
 from duolog._errors import DuologError, NotMaster, Throttled, status_of, trailing_of
 from grpc.aio import ServicerContext
 
-from duolog_server.node.wirecodec import error_to_sdk
+from duolog_server.node.identity.access.gate import VIEWER_ADDRESS
+from duolog_server.node.wirecodec import error_to_sdk, peer_host
 from duolog_server.store.errors import StoreError
 
 log = structlog.get_logger("duolog.node")
@@ -85,6 +86,11 @@ class Reporting:
             tell("call refused", kind=name, reason=str(mapped)[:500])
             await self._context.abort(code, _shortened(str(mapped)), tuple(trailing_of(mapped)))
         return False
+
+
+def address_of_caller(context: Caller) -> str:
+    """Where a call comes from, without the port: the viewer, where a console calls for one."""
+    return VIEWER_ADDRESS.get() or peer_host(context.peer()).address
 
 
 def reporting(context: ServicerContext[Any, Any]) -> Reporting:

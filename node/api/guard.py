@@ -8,7 +8,8 @@ may lack the newest users and rights does not say no: it names its master, which
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from duolog import _errors as sdk
@@ -19,9 +20,10 @@ from duolog_server.node.api.calls import certificate_name, reporting
 from duolog_server.node.api.rules import RULES, SEES_CLUSTER, append_needs
 from duolog_server.node.appending import Appending, Outcome
 from duolog_server.node.audit.auditing import APPEND
-from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
+from duolog_server.node.identity.access.gate import PRINCIPAL, VIEWER_ADDRESS, Principal, basic
 from duolog_server.node.identity.access.guarding import Delivering, with_method
 from duolog_server.node.identity.access.rules import Rule
+from duolog_server.node.identity.access.vouching import VIEWER, Viewers
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.net.methods import Handler
 from duolog_server.node.service.guard import DENIED, Guard
@@ -62,23 +64,43 @@ class GuardedAppends:
 
 
 class MethodGuard(Guard):
-    """Wraps methods, so that each is served to those only who may call it."""
+    """Wraps methods, so that each is served to those only who may call it.
+
+    Attributes:
+        viewers: for whom consoles call; None: it takes no word for that.
+    """
+
+    viewers: Viewers | None = None
 
     async def _recognise(self, context: Any) -> Principal:
         """Who calls. Raises Unauthenticated, Busy."""
+        VIEWER_ADDRESS.set("")
         found: Principal | None = getattr(context, "principal", None)  # of a frames connection
         if found is not None:
             return found
-        given = ""
-        for key, value in context.invocation_metadata() or ():
-            if key == "authorization":
-                given = str(value)
-        source = peer_host(context.peer()).address
+        headers = {key: str(value) for key, value in context.invocation_metadata() or ()}
+        given = headers.get("authorization", "")
+        peer = str(context.peer())
+        source = peer_host(peer).address
         named = "" if given else certificate_name(context)
         with self.final():
             if named:
                 return self._gate.by_certificate(named, source)
-            return await self._gate.by_password(given, source)
+            viewer = self._viewer(given, headers)
+            if not viewer:
+                return await self._gate.by_password(given, source, peer)
+            # Its logins count as the viewer's; a console may call for many over one connection.
+            found = await self._gate.by_password(given, viewer, f"{peer} {viewer}")
+            return replace(found, via=source)
+
+    def _viewer(self, authorization: str, headers: Mapping[str, str]) -> str:
+        """The viewer for whom a console calls; empty: there is none. Raises Unauthenticated."""
+        if VIEWER not in headers or self.viewers is None:
+            return ""
+        name, _ = basic(authorization)
+        viewer = self.viewers.address(name, headers)
+        VIEWER_ADDRESS.set(viewer)
+        return viewer
 
     async def admit_status(self, authorization: str, source: str) -> None:
         """Raise Unauthenticated, NoPermission or Busy unless a user may see how the cluster is.

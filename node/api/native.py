@@ -117,7 +117,11 @@ class NodeFacts:
 
 def guard_of(broker: Broker, access: Access | None) -> MethodGuard | None:
     """The guard of a node; None where there are no users."""
-    return MethodGuard(access.gate, NodeFacts(broker), broker.audit) if access is not None else None
+    if access is None:
+        return None
+    made = MethodGuard(access.gate, NodeFacts(broker), broker.audit)
+    made.viewers = access.viewers
+    return made
 
 
 def native_methods(

@@ -55,8 +55,8 @@ class Sights:
     def __init__(self, guard: Guard | None) -> None:
         """guard: None where there are no users."""
         self._guard = guard
-        # By name and address of a user, with the version of users and rights.
-        self._known: OrderedDict[tuple[str, str], tuple[int, Sight]] = OrderedDict()
+        # By name and addresses of a user, with the version of users and rights.
+        self._known: OrderedDict[tuple[str, str, str], tuple[int, Sight]] = OrderedDict()
 
     def __call__(self) -> Sight:
         """Of a caller whom the guard let through."""
@@ -67,7 +67,7 @@ class Sights:
         return EVERYTHING if may is None else self._of(principal, may, self._guard)
 
     def _of(self, principal: Principal, may: May, guard: Guard) -> Sight:
-        key, version = (principal.name, principal.source), guard.version
+        key, version = (principal.name, principal.source, principal.via), guard.version
         known = self._known.pop(key, None)
         if known is None or known[0] != version:
             facts = guard.facts

@@ -14,7 +14,7 @@ from duolog._errors import ERROR_KEY
 from duolog_server.node.audit.auditlog import AuditLog
 from duolog_server.node.audit.entry import Decision, Entry
 from duolog_server.node.audit.subjects import OPERATOR_CHANGES, is_change, resource_of, shown_of
-from duolog_server.node.identity.access.gate import name_of_caller
+from duolog_server.node.identity.access.gate import VIEWER_ADDRESS, name_of_caller
 from duolog_server.node.identity.access.guarding import Wraps, with_method
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.net.methods import Handler
@@ -122,7 +122,7 @@ class Auditing:
         self._audit.note(
             Entry(
                 self._audit.wall_ms,
-                *Who.at(name_of_caller(), peer_host(seen.peer()).address),
+                *Who.at(name_of_caller(), VIEWER_ADDRESS.get() or peer_host(seen.peer()).address),
                 name,
                 resource_of(name, request) if request is not None else "",
                 decision,

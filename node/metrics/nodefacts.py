@@ -218,6 +218,8 @@ class NodeFacts:
         node.add("duolog_frames_refused_connections_total", self._frames.refused)
         node.add("duolog_untaken_answers_bytes", broker.untaken.held_bytes)
         node.add("duolog_untaken_answers_refused_total", broker.untaken.refused)
+        node.add("duolog_failed_logins_total", broker.lockout.failures)
+        node.add("duolog_locked_out_logins_total", broker.lockout.refused)
         node.add("duolog_frames_buffered_bytes", self._frames.buffered_bytes)
         node.add("rocketmq_topic_number", len(broker.metadata.topics))
         node.add("rocketmq_consumer_group_number", len(broker.metadata.tables.groups))

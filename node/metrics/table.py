@@ -317,6 +317,11 @@ DUOLOG = (
         "untaken_answers_refused_total",
         "Reads refused because their client took no answers for 10 s.",
     ),
+    _own("failed_logins_total", "Wrong passwords and signatures, by all protocols."),
+    _own(
+        "locked_out_logins_total",
+        "Logins that were refused unseen: too many of that user failed from that network.",
+    ),
     _own("metrics_series_dropped", "Series left out of this scrape: see `metrics.series_max`."),
 )
 

@@ -10,7 +10,7 @@ import json
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import structlog
 from duolog._background import Background, report
@@ -29,7 +29,8 @@ class ConsoleOptions:
     endpoints: the nodes that it calls. host: that it listens on. tls: it calls them over TLS, with
     the authorities in the file ca, empty for the system's. cert, key: files with its own
     certificate and key; empty for plain text. log_json: it writes its log as JSON. origins: see
-    Settings. protobuf, mask: rules of how bodies are shown, as in the configuration.
+    Settings. protobuf, mask: rules of how bodies are shown, as in the configuration. vouching: the
+    key, in hexadecimal, with which it vouches for the addresses of its viewers; empty: it does not.
     """
 
     endpoints: tuple[str, ...]
@@ -42,6 +43,7 @@ class ConsoleOptions:
     origins: tuple[str, ...] = ()
     protobuf: tuple[str, ...] = ()
     mask: tuple[str, ...] = ()
+    vouching: str = field(default="", repr=False)
 
     def line(self) -> str:
         """Encode as a line of text."""

@@ -41,7 +41,7 @@ class Guard:
         """Raise NotMaster instead of a denial if this node may lack the newest users and rights."""
         try:
             yield
-        except DENIED:
+        except (*DENIED, sdk.Throttled):
             self.facts.check_knows()
             raise
 

@@ -1,6 +1,7 @@
 """`duolog console`: the cluster in a browser."""
 
 import socket
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,6 +36,13 @@ def console(
             help="Do not show these fields, or the whole body (TOPIC=hidden; repeatable).",
         ),
     ] = None,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="`access.key_file` of the nodes: with it the console vouches for the addresses of "
+            "its viewers."
+        ),
+    ] = None,
 ) -> None:
     """Serve the console, until it is interrupted.
 
@@ -44,6 +52,8 @@ def console(
     from duolog import BadRequest
     from duolog._client import parse_endpoints
 
+    from duolog_server.node.identity.access.secrets import BadKeyFile, derived, read_key
+    from duolog_server.node.identity.access.vouching import CONSOLE
     from duolog_server.node.runtime.certificates import BadCertificate
     from duolog_server.node.runtime.consoleprocess import ConsoleOptions
     from duolog_server.node.runtime.origins import BadOrigin, origins_of
@@ -71,9 +81,12 @@ def console(
             origins=origins_of(url),
             protobuf=tuple(protobuf or ()),
             mask=tuple(mask or ()),
+            vouching=derived(read_key(key_file), CONSOLE).hex() if key_file is not None else "",
         )
         context_of(options)
         wrong = seeing_of(options).types.wrong
+    except BadKeyFile as error:
+        fail(f"--key-file: {error}", help_of())
     except (BadRequest, BadCertificate, BadDescriptors, BadMask, BadOrigin) as error:
         fail(str(error), help_of())
     if wrong:

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import structlog
 from duolog import Client, Tls
+from duolog._login import Login
+from duolog._runtime import MACHINE
 
+from duolog_server.node.identity.access.vouching import Viewers, Vouching
 from duolog_server.node.runtime.certificates import CertificateFiles, Pem, Renewed
 from duolog_server.node.runtime.consoleprocess import ConsoleOptions
 from duolog_server.node.runtime.logs import configure_logging
@@ -62,7 +65,16 @@ def settings_of(options: ConsoleOptions, port: int) -> Settings:
 def client_of(options: ConsoleOptions, user: str, password: str) -> Client:
     """A client of the nodes as a user. Raises BadRequest."""
     tls = Tls(options.ca or None) if options.tls else None
-    return Client(options.endpoints, user=user, password=password, tls=tls, timeout=CALL_SECONDS)
+    client = partial(Client, options.endpoints, tls=tls, timeout=CALL_SECONDS)
+    if not options.vouching or not user:
+        return client(user=user, password=password)
+    viewers = Viewers(Vouching(bytes.fromhex(options.vouching)))
+
+    def told() -> list[tuple[str, str]]:
+        address = security.VIEWER.get()
+        return viewers.told(user, address) if address else []
+
+    return client(runtime=replace(MACHINE, login=Login(user, password, told)))
 
 
 def seeing_of(options: ConsoleOptions) -> Seeing:

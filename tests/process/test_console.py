@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import http.client
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.runtime import consoleprocess
 from duolog_server.node.runtime.consoleprocess import ConsoleOptions, ConsoleProcess
 from duolog_server.ops.console.__main__ import NICE
+from tests.keyfiles import access_files
 from tests.process.support import NodeProcess, environment, refused, run_cli
 from tests.until import wait_until
 
@@ -91,9 +93,11 @@ def page(listen: str) -> str:
 
 
 @contextmanager
-def node_at(directory: Path, listen: str, *flags: str) -> Iterator[NodeProcess]:
+def node_at(
+    directory: Path, listen: str, *flags: str, user: str = "", password: str = ""
+) -> Iterator[NodeProcess]:
     node = NodeProcess(directory / "a", *QUIET, "--set", f"console.listen={listen}", *flags)
-    node.start()
+    node.start(user, password)
     try:
         wait_until(lambda: consoles(node.pid))
         yield node
@@ -118,6 +122,24 @@ def test_a_console_that_is_killed_comes_back_and_ends_with_its_node(tmp_path: Pa
         assert "console ended" in node.log_tail()
         assert "Traceback" not in node.log_tail()
         assert "Fatal" not in node.log_tail()
+
+
+def test_the_console_of_a_node_vouches_for_the_addresses_of_its_viewers(tmp_path: Path) -> None:
+    listen, log, viewer = free_endpoint(), tmp_path / "audit.log", "127.0.0.2"
+    files = access_files(tmp_path, "pw")
+    settings = {f"access.{name}": path for name, path in files.items()} | {"audit.file": log}
+    flags = [word for item in settings.items() for word in ("--set", "=".join(map(str, item)))]
+    with node_at(tmp_path, listen, *flags, user="root", password="pw"):
+        host, _, port = listen.rpartition(":")
+        browser = http.client.HTTPConnection(host, int(port), WAIT_SECONDS, (viewer, 0))
+        headers = {
+            "Origin": f"http://{listen}",
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
+        browser.request("POST", "/login", "user=root&password=wrong", headers)
+        assert browser.getresponse().status == 401
+        browser.close()
+        wait_until(lambda: log.exists() and f'"source": "{viewer}"' in log.read_text())
 
 
 def test_a_console_ends_with_a_node_that_is_killed(tmp_path: Path) -> None:

@@ -32,6 +32,6 @@ def authenticator_of(
         users = Users(access.gate)
         return Authenticator(RequestGuard(users, guard, throttle, audit), Sight(guard))
     if section.access_key:
-        keys = KeyPair(section.access_key, section.secret_key)
+        keys = KeyPair(section.access_key, section.secret_key, broker.lockout)
         return Authenticator(RequestGuard(keys, None, throttle, audit), Sight())
     return None

@@ -5,7 +5,6 @@ and wrong counts before any certificate.
 """
 
 import hmac
-import os
 from typing import Protocol
 
 from duolog import _errors as sdk
@@ -19,6 +18,7 @@ from duolog_server.compat.remoting.codec.signatures import (
 )
 from duolog_server.compat.remoting.port.dispatcher import Peer
 from duolog_server.node.identity.access.gate import UNKNOWN, Gate, Principal
+from duolog_server.node.identity.access.lockout import Lockout, Login
 from duolog_server.node.identity.rights.policies import NAME_MAX
 
 NOBODY = "No accessKey is configured: this node serves signed requests only (ACL 1.0)"
@@ -30,16 +30,17 @@ class Callers(Protocol):
     def recognise(self, peer: Peer, request: Command) -> Principal | None:
         """The user; None where there are none, and the request may be served.
 
-        Raises Unauthenticated.
+        Raises Unauthenticated, Throttled.
         """
 
 
 class KeyPair:
     """Without users: one pair of keys, with which everybody signs."""
 
-    def __init__(self, access_key: str, secret_key: str) -> None:
+    def __init__(self, access_key: str, secret_key: str, lockout: Lockout) -> None:
         self._access_key = access_key.encode()
         self._secret = secret_key.encode()
+        self._lockout = lockout
 
     def recognise(self, peer: Peer, request: Command) -> None:
         """See Callers."""
@@ -47,8 +48,8 @@ class KeyPair:
         if not name:
             raise sdk.Unauthenticated(NOBODY)
         known = hmac.compare_digest(name.encode(), self._access_key)
-        signed = is_signed(request, self._secret)
-        if not known or not signed:
+        login = Login(name, peer.host.address, peer.name)
+        if not self._lockout.guarded(login, lambda: is_signed(request, self._secret) and known):
             raise _failed(name)
 
 
@@ -57,7 +58,6 @@ class Users:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._nobody = os.urandom(32)  # signs for users that are not known
 
     def recognise(self, peer: Peer, request: Command) -> Principal:
         """See Callers."""
@@ -67,11 +67,11 @@ class Users:
                 return self._gate.by_certificate(peer.certificate, source)
             raise sdk.Unauthenticated(NOBODY)
         name = access_key_of(request)
-        secret = self._gate.secret(name)
-        signed = is_signed(request, self._nobody if secret is None else secret.encode())
-        if secret is None or not signed:
-            raise _failed(name)
-        return self._gate.by_signature(name, source)
+        try:
+            login = Login(name, source, peer.name)
+            return self._gate.signed(login, lambda secret: is_signed(request, secret))
+        except sdk.Unauthenticated:
+            raise _failed(name) from None
 
 
 def _failed(name: str) -> sdk.Unauthenticated:

@@ -85,9 +85,11 @@ class RequestGuard:
         """Raises Unauthenticated; NotMaster where the node may lack the user."""
         try:
             return self._callers.recognise(peer, request)
-        except sdk.Unauthenticated as error:
+        except (sdk.Unauthenticated, sdk.Throttled) as error:
             if self._guard is not None:
                 self._guard.facts.check_knows()
+            if isinstance(error, sdk.Throttled):
+                raise  # the lock-out is noted where it begins
             note_denied(self._audit, Who.at("", peer.host.address), _shown(request.code), "", error)
             raise
 

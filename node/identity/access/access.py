@@ -9,9 +9,15 @@ from duolog_server.node.identity.access.accesstokens import AccessTokens
 from duolog_server.node.identity.access.frameskeys import FramesKeys, UserKeys
 from duolog_server.node.identity.access.gate import Gate
 from duolog_server.node.identity.access.recovery import Recovery
-from duolog_server.node.identity.access.secrets import BadKeyFile, Seal, hash_password, read_key
+from duolog_server.node.identity.access.secrets import (
+    BadKeyFile,
+    Seal,
+    derived,
+    hash_password,
+    read_key,
+)
 from duolog_server.node.identity.access.users import User, check_password, check_user_name
-from duolog_server.node.identity.access.vouching import Vouching
+from duolog_server.node.identity.access.vouching import CONSOLE, Viewers, Vouching
 from duolog_server.node.runtime.config import AccessSection, ConfigError
 from duolog_server.store.accesstables import AccessTables
 from duolog_server.store.errors import BadMessage
@@ -29,6 +35,8 @@ class Access:
     keys: FramesKeys
     vouching: Vouching
     replication: Vouching  # between the nodes of a replica group
+    viewers: Viewers
+    console_key: bytes  # for the console that this node starts
     tokens: AccessTokens
     recovery: Recovery
     thread: Executor  # of its own: logins must not hold up the disk
@@ -90,6 +98,20 @@ def access_with(
     tokens = AccessTokens(key, wall_ms)
     thread = ThreadPoolExecutor(1, "logins")
     gate = Gate(tables, seal, tokens, first_of, thread)
+    gate.knows = knows
     forwarded, replication = Vouching(key, FORWARDED), Vouching(key, REPLICATION)
     recovery = Recovery(key)
-    return Access(gate, seal, UserKeys(), forwarded, replication, tokens, recovery, thread)
+    console_key = derived(key, CONSOLE)
+    viewers = Viewers(Vouching(console_key))
+    return Access(
+        gate,
+        seal,
+        UserKeys(),
+        forwarded,
+        replication,
+        viewers,
+        console_key,
+        tokens,
+        recovery,
+        thread,
+    )

@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from duolog import _errors as sdk
 
 from duolog_server.node.identity.access.accesstokens import PREFIX, AccessTokens
+from duolog_server.node.identity.access.lockout import Lockout, Login
 from duolog_server.node.identity.access.secrets import Seal, is_password, nobody
 from duolog_server.node.identity.access.users import User
 from duolog_server.node.identity.rights.decision import Decision, decide
-from duolog_server.node.identity.rights.policies import Acl, BadAcl
+from duolog_server.node.identity.rights.policies import NAME_MAX, Acl, BadAcl
 from duolog_server.node.identity.rights.resources import Need
+from duolog_server.node.runtime.clocks import mono_ms
 from duolog_server.store.accesstables import AccessTables
 
 REMEMBERED_MAX = 10_000  # passwords that were right, and decisions
@@ -43,16 +45,20 @@ class Principal:
         credentials: the hash of the password or the secret that proved it, as in the user's row;
             empty for a certificate.
         until_ms: when its token ends, wall-clock ms; 0 where it has none.
+        via: the address of the console that vouches for the source; empty: it calls itself.
     """
 
     name: str
     credentials: str
     source: str = ""
     until_ms: int = 0
+    via: str = ""
 
 
 # Whose call runs in this task; None where there is no gate.
 PRINCIPAL: ContextVar[Principal | None] = ContextVar("duolog_principal", default=None)
+# The address of the viewer for whom the console calls in this task; empty: it calls for itself.
+VIEWER_ADDRESS: ContextVar[str] = ContextVar("duolog_viewer_address", default="")
 
 
 def name_of_caller() -> str:
@@ -93,7 +99,13 @@ def settled_for(name: str, user: User | None, need: Need) -> Decision | None:
 
 
 class Gate:
-    """Recognises callers and decides what they may do, for every port of a node."""
+    """Recognises callers and decides what they may do, for every port of a node.
+
+    Attributes:
+        lockout: counts wrong passwords and signatures, and refuses to look at more of them.
+        knows: whether this node has the newest users: otherwise a user whom it does not know has
+            given nothing wrong.
+    """
 
     def __init__(
         self,
@@ -111,11 +123,16 @@ class Gate:
         self._tokens = tokens
         self._first = first
         self._thread = thread
+        self.lockout = Lockout(mono_ms)
+        self.knows: Callable[[], bool] = lambda: True
+        self._nobody = os.urandom(32)  # signs for users that are not known
         # Running comparisons, by source, hash of user and password, and stored hash.
         self._compared: dict[tuple[str, bytes, str], asyncio.Future[bool]] = {}
         self._salt = os.urandom(32)
         # By a hash of user and password: the stored hash that they were right for.
         self._right: OrderedDict[bytes, str] = OrderedDict()
+        # Those that were wrong for a stored hash: a caller that repeats one learns nothing.
+        self._wrong: OrderedDict[tuple[bytes, str], None] = OrderedDict()
         self._seen: tuple[AccessTables | None, int] = (None, 0)
         self._version = 0
         self._users: dict[str, User] = {}
@@ -174,24 +191,30 @@ class Gate:
                 "its token has expired"
             )
 
-    async def by_password(self, authorization: str, source: str) -> Principal:
+    async def by_password(self, authorization: str, source: str, connection: str = "") -> Principal:
         """Who calls with `Basic …`, with a password or a token in its place.
 
-        Raises Unauthenticated, and Busy if too many passwords are being compared.
+        connection: see Login. Raises Unauthenticated, Throttled if too many were wrong, and Busy if
+        too many passwords are being compared.
         """
         name, password = basic(authorization)
+        login = Login(name, source, connection)
         user = self.user(name)
         if password.startswith(PREFIX):
             return self._by_token(name, user, password, source)
         while True:
             stored = user.password if user is not None else ""
             mark = hmac.digest(self._salt, f"{name}:{password}".encode(), hashlib.sha256)
-            if user is not None and self._right.get(mark) == stored:
-                break
-            right = await self._compare((source, mark, stored), password)
-            if right and user is not None:
-                self._remember(mark, stored)
-                break
+            unknown = user is None and not self.knows()
+            if (mark, stored) not in self._wrong and not unknown:
+                self.lockout.check(login)
+                if user is not None and self._right.get(mark) == stored:
+                    self.lockout.proved(login)
+                    break
+                right = await self._compare(login, mark, stored, password)
+                if right and user is not None:
+                    self._remember(mark, stored)
+                    break
             # Refused is what is wrong by the tables of now: this node may have become the master
             # meanwhile, and its caller is not told to ask another one then.
             before, user = stored, self.user(name)
@@ -214,19 +237,32 @@ class Gate:
         if len(self._right) > REMEMBERED_MAX:
             self._right.popitem(last=False)
 
-    async def _compare(self, key: tuple[str, bytes, str], password: str) -> bool:
-        """Whether that is the password of the hash in the key: compared once for all who ask at
-        the same time, as when many programs of one machine begin. It continues where they leave.
+    async def _compare(self, login: Login, mark: bytes, stored: str, password: str) -> bool:
+        """Whether that is the password of a stored hash: compared once for all who ask at the same
+        time, as when many programs of one machine begin. It continues where they leave.
         """
+        key = login.address, mark, stored
         running = self._compared.get(key)
         if running is None:
-            of_one = sum(source == key[0] for source, _, _ in self._compared)
+            self.lockout.check(login)
+            of_one = sum(source == login.address for source, _, _ in self._compared)
             if len(self._compared) >= COMPARED_MAX or of_one >= COMPARED_OF_ONE_MAX:
                 raise sdk.Busy("too many callers give their passwords at the same time: try again")
             loop = asyncio.get_running_loop()
-            running = loop.run_in_executor(self._thread, _is_right, password, key[2])
+            running = loop.run_in_executor(self._thread, _is_right, password, stored)
             self._compared[key] = running
-            running.add_done_callback(lambda _: self._compared.pop(key))
+            self.lockout.begins(login)
+
+            def done(found: asyncio.Future[bool]) -> None:
+                del self._compared[key]
+                failed = not found.cancelled() and found.exception() is None and not found.result()
+                self.lockout.ended(login, is_right=not failed)
+                if failed:
+                    self._wrong[mark, stored] = None
+                    if len(self._wrong) > REMEMBERED_MAX:
+                        self._wrong.popitem(last=False)
+
+            running.add_done_callback(done)
         return await asyncio.shield(running)
 
     def secret(self, name: str) -> str | None:
@@ -238,8 +274,22 @@ class Gate:
             self._secrets[name] = self._seal.open(name, user.secret)
         return self._secrets[name]
 
+    def signed(self, login: Login, is_by: Callable[[bytes], bool]) -> Principal:
+        """Who signed. is_by: whether the holder of a secret did; takes as long for each.
+
+        Raises Unauthenticated, and Throttled if too many signatures were wrong.
+        """
+        secret = self.secret(login.user)
+        key = self._nobody if secret is None else secret.encode()
+        unknown = secret is None and not self.knows()
+        if unknown or not self.lockout.guarded(login, lambda: is_by(key) and secret is not None):
+            raise sdk.Unauthenticated(
+                f"user {login.user[:NAME_MAX]!r}: {UNKNOWN}, or does not sign"
+            )
+        return self.by_signature(login.user, login.address)
+
     def by_signature(self, name: str, source: str) -> Principal:
-        """A user that signed with its secret. Raises Unauthenticated."""
+        """A user that was found to have signed with its secret. Raises Unauthenticated."""
         user = self.user(name)
         if user is None or not user.secret:
             raise sdk.Unauthenticated(f"user {name!r}: {UNKNOWN}, or does not sign")
@@ -299,6 +349,9 @@ class Gate:
             raise sdk.NoPermission(f"user {principal.name}: {denial.reason}")
 
     def _denial(self, principal: Principal, needs: Iterable[Need]) -> Decision | None:
-        """The first thing that a caller may not do."""
-        found = (self.decision(principal.name, need, principal.source) for need in needs)
+        """The first thing that a caller may not do: from its address, or through its console."""
+        sources = [principal.source, *([principal.via] if principal.via else ())]
+        found = (
+            self.decision(principal.name, need, source) for need in needs for source in sources
+        )
         return next((decision for decision in found if not decision.allowed), None)

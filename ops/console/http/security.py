@@ -14,6 +14,7 @@ the page that asked says what is missing.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
+from contextvars import ContextVar
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -54,6 +55,8 @@ OTHERS = (CROSS_SITE, "same-site")  # a site has all ports of its host
 LINK = ("navigate", "document")
 FORWARDED = "x-forwarded-for"
 FIELDS_MAX = 32
+# The address of the browser whose request runs in this task; empty: not known.
+VIEWER: ContextVar[str] = ContextVar("duolog_console_viewer", default="")
 
 
 class Protected:
@@ -78,6 +81,7 @@ class Protected:
                 message["headers"] = [*message.get("headers", ()), *HEADERS]
             await send(message)
 
+        VIEWER.set(address_of(Request(scope), proxied=bool(self._origins)))
         wrong = self._wrong(scope)
         if wrong:
             await _refuse(wrong, secured)

@@ -1,31 +1,26 @@
 """Users log in and out, and how often somebody may try to.
 
-Rules: the nodes decide whether a password is right. An address may fail a few times, then once in a
-while; a login that does not fail gives back its own try alone, so that who may log in cannot try
-the passwords of others either. An attempt counts as failed from its beginning, so that attempts at
-the same time do not pass the limit together. Nobody logs in where the nodes have no users: any name
-would do.
+Rules: the nodes decide whether a password is right, and lock users out as those of all protocols.
+Before them, an address may fail a few times here, for whichever users, then once in a while. A
+login that does not fail gives back its own try alone, so that who may log in cannot try the
+passwords of others either. Nobody logs in where the nodes have no users: any name would do.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable
 
 from duolog import BadRequest, Client, DuologError, NoPermission, Timeout, Unauthenticated
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from duolog_server.node.net.networks import network_of
+from duolog_server.node.identity.access.lockout import Lockout, Login
 from duolog_server.ops.console.http.security import address_of, fields_of
 from duolog_server.ops.console.requests.answers import html, refusal, status_of
 from duolog_server.ops.console.sessions.viewers import Viewers
 from duolog_server.ops.console.view.addresses import LOGIN, own_path
 from duolog_server.ops.console.view.formatting import duration, sentence
 from duolog_server.ops.console.view.visits import FORM_BYTES, Shown
+from duolog_server.store.clocks import MonoMs
 
-ATTEMPTS = 10  # that an address may fail
-ATTEMPT_SECONDS = 30.0  # until one of them is forgotten
-ADDRESSES_MAX = 10_000
 LOGIN_SECONDS = 30.0  # in which nodes answer, also where others log in first
 LOGINS_MAX = 8  # at a time; a node lets 16 of one address, the console's, wait
 NO_USERS = (
@@ -34,42 +29,12 @@ NO_USERS = (
 )
 
 
-class Attempts:
-    """Failed logins by network: a few are free, then one in ATTEMPT_SECONDS."""
-
-    def __init__(self, seconds: Callable[[], float]) -> None:
-        self._seconds = seconds
-        self._free_at: OrderedDict[str, float] = OrderedDict()  # when all of them are forgotten
-
-    def left_seconds(self, address: str) -> float:
-        """How long an address must wait until it may try; 0: it may."""
-        behind = self._free_at.get(network_of(address), 0.0) - self._seconds()
-        return max(0.0, behind - (ATTEMPTS - 1) * ATTEMPT_SECONDS)
-
-    def failed(self, address: str) -> None:
-        """An address tried."""
-        now, network = self._seconds(), network_of(address)
-        self._free_at[network] = max(self._free_at.get(network, now), now) + ATTEMPT_SECONDS
-        self._free_at.move_to_end(network)
-        if len(self._free_at) > ADDRESSES_MAX:
-            self._free_at.popitem(last=False)
-
-    def passed(self, address: str) -> None:
-        """A try of an address did not fail; its other ones did."""
-        network = network_of(address)
-        free_at = self._free_at.get(network, 0.0) - ATTEMPT_SECONDS
-        if free_at > self._seconds():
-            self._free_at[network] = free_at
-        else:
-            self._free_at.pop(network, None)
-
-
 class Logins:
     """The pages of it."""
 
     def __init__(self, viewers: Viewers) -> None:
         self._viewers = viewers
-        self._attempts = Attempts(viewers.seconds)
+        self._lockout = Lockout(lambda: MonoMs(int(1000 * viewers.seconds())))
         self._asking = asyncio.Semaphore(LOGINS_MAX)
 
     async def page(self, request: Request) -> Response:
@@ -85,22 +50,24 @@ class Logins:
         address = address_of(request, proxied=proxied)
         fields = await fields_of(request, FORM_BYTES)
         wanted = own_path(fields.get("next", ""))
-        wait = self._attempts.left_seconds(address)
+        login = Login("", address)
+        wait = self._lockout.left_ms(login)
         if wait:
-            told = f"Too many logins failed. Try again in {duration(wait * 1000)}."
+            told = f"Too many logins failed. Try again in {duration(wait)}."
             return self._form(request, told, wanted, 429)
         user, password = fields.get("user", ""), fields.get("password", "")
         if not user or not password:
             return self._form(request, "Enter a user and a password.", wanted, 400)
-        self._attempts.failed(address)
+        self._lockout.begins(login)
         try:
             cookie = await self._begin(user, password)
         except Unauthenticated:
+            self._lockout.ended(login, is_right=False)
             return self._form(request, "User or password is wrong.", wanted, 401)
         except DuologError as error:
-            self._attempts.passed(address)
+            self._lockout.ended(login, is_right=True)
             return self._form(request, sentence(str(error)), wanted, status_of(error))
-        self._attempts.passed(address)
+        self._lockout.ended(login, is_right=True)
         await self._viewers.end(request)
         response = RedirectResponse(wanted, 303)
         self._viewers.give(response, cookie)

@@ -122,6 +122,7 @@ async def test_a_slave_forwards_the_calls_of_a_user(
         assert "authorization" not in headers
 
 
+@pytest.mark.usefixtures("many_failures")
 async def test_a_slave_refuses_what_its_master_refuses(pair: Pair) -> None:
     callers = {"bob": Code.FORBIDDEN, "nobody": Code.UNAUTHORIZED}
     for name, code in callers.items():

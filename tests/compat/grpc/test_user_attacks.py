@@ -299,6 +299,7 @@ async def test_transaction_checks_go_to_producers_that_may_have_them(
     await third.close()
 
 
+@pytest.mark.usefixtures("many_failures")
 async def test_no_secret_and_no_signature_is_logged_or_answered(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -106,11 +106,11 @@ class Watch:
         monkeypatch.setattr(throttle, "read", self._asking(throttle.read))
 
     def _asking(self, ask: Callable[..., Any]) -> Callable[..., Any]:
-        def asked(who: Any, topic: str, *, again: bool = False) -> Any:
+        def asked(who: Any, topic: str, group: str = "", *, again: bool = False) -> Any:
             one = ("asked", who.user, topic, 0)
             if one not in self._charged:  # a subscription asks before each batch
                 self._charged.append(one)
-            return ask(who, topic, again=again)
+            return ask(who, topic, group, again=again)
 
         return asked
 

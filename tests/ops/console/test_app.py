@@ -12,12 +12,12 @@ import duolog
 import httpx
 import pytest
 
+from duolog_server.node.identity.access.lockout import FREE as ATTEMPTS
 from duolog_server.node.runtime.consoleprocess import ConsoleOptions
 from duolog_server.ops.console.app import Console
 from duolog_server.ops.console.masking.seen import Seeing
 from duolog_server.ops.console.pages.topics import topic
 from duolog_server.ops.console.program import client_of, settings_of
-from duolog_server.ops.console.requests.logins import ATTEMPTS
 from duolog_server.ops.console.sessions.viewers import Settings, cookie_of
 from duolog_server.ops.console.view import render
 from duolog_server.ops.console.view.formatting import THIN

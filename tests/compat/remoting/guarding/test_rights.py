@@ -75,6 +75,7 @@ def test_each_request_that_is_served_has_a_rule_and_a_row_here(node: Node) -> No
     assert RULES.keys() == node._remoting_service.codes == TABLE.keys()
 
 
+@pytest.mark.usefixtures("many_failures")
 async def test_each_request_answers_each_kind_of_caller(
     node: Node, users: Users, there: Places
 ) -> None:
