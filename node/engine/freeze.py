@@ -24,7 +24,7 @@ class Freeze:
     def __init__(self) -> None:
         self.reason = ""
         self._timer: asyncio.TimerHandle | None = None
-        self._asked: dict[str, list[int]] = {}  # tables in the order of requests, by slave
+        self._asked: dict[str, set[int]] = {}  # tables, by slave
 
     def begin(self, seconds: float) -> None:
         """Freeze, or stay frozen, for so long."""
@@ -52,12 +52,8 @@ class Freeze:
 
     def answered(self, slave: str, table: int) -> None:
         """A slave got one of the tables, as it is since the beginning."""
-        self._asked.setdefault(slave, []).append(table)
+        self._asked.setdefault(slave, set()).add(table)
 
     def has_given(self, slaves: int) -> bool:
-        """Whether so many slaves got all tables, and asked again; others may ask for some.
-
-        They ask for them one after the other: only the next request shows that the last arrived.
-        """
-        counts = [(len(set(asked)), len(asked)) for asked in self._asked.values()]
-        return sum(kinds == TABLES < asked for kinds, asked in counts) >= max(1, slaves)
+        """Whether so many slaves got all tables; others may have asked for some."""
+        return sum(len(asked) == TABLES for asked in self._asked.values()) >= max(1, slaves)

@@ -97,7 +97,7 @@ def offsets(
 
 LOOK_SECONDS = 1.0
 PERM_WRITE = 2
-GIVEN_SECONDS = 90.0  # brokers ask for tables every 10 s, those of RocketMQ 5 first after a minute
+GIVEN_SECONDS = 150.0  # brokers ask for tables every 10 s, those of RocketMQ 5 every minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +147,11 @@ async def _frozen(client: "Client", old: "OldBroker", seconds: int) -> _WayBack:
     until, found = loop.time() + GIVEN_SECONDS, None
     try:
         while True:
-            found = await _way_back(client, old, seconds)
-            if found.is_complete or found.is_other or loop.time() >= until:
+            before, found = found, await _way_back(client, old, seconds)
+            settled = found.is_complete and before is not None and before.is_complete
+            if settled or found.is_other or loop.time() >= until:
                 return found
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)  # also for the last answer to arrive
     finally:
         if found is None or not found.is_complete:
             await client.admin.freeze(0)
