@@ -46,4 +46,5 @@ def users_of(broker: Broker, process: str) -> Access:
         lambda: not broker.replication.may_be_behind(),
         broker.times.wall_ms,
     )
+    access.gate.lockout = broker.lockout
     return replace(access, seal=CheapSeal(KEY, process))

@@ -139,7 +139,8 @@ def test_the_console_of_a_node_vouches_for_the_addresses_of_its_viewers(tmp_path
         browser.request("POST", "/login", "user=root&password=wrong", headers)
         assert browser.getresponse().status == 401
         browser.close()
-        wait_until(lambda: log.exists() and f'"source": "{viewer}"' in log.read_text())
+        # The audit log of a node has no rows before something is denied or changed.
+        wait_until(lambda: log.exists() and viewer in log.read_text(), "the viewer's address")
 
 
 def test_a_console_ends_with_a_node_that_is_killed(tmp_path: Path) -> None:
