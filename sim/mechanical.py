@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from sim.cluster import run
@@ -174,9 +174,14 @@ def equivalent(known: dict[str, Mechanical], path: Path = EQUIVALENT) -> dict[st
 
 def plant(mutant: Mechanical) -> None:
     """Put the change into this process, for good."""
-    code = mutated(mutant, (ROOT / mutant.path).read_text())
-    module = mutant.path.removesuffix(".py").replace("/", ".")
-    found: Any = importlib.import_module(f"duolog_server.{module}")
+    put_code(mutant, mutated(mutant, (ROOT / mutant.path).read_text()))
+
+
+def put_code(mutant: Mechanical, code: CodeType) -> None:
+    """Replace the code of a mutant's function."""
+    module = f"duolog_server.{mutant.path.removesuffix('.py').replace('/', '.')}"
+    module = module.replace("duolog_server.client.duolog.", "duolog.")  # a package of its own
+    found: Any = importlib.import_module(module)
     for name in mutant.function.split("."):
         found = vars(found)[name]
     for wrapper in ("fget", "__func__", "__wrapped__"):

@@ -10,7 +10,8 @@
 | swap | two neighbouring effects change places, unless neither can know of the other |
 
 A mutant's name says file, function and kind, and ends with a digest of what it changes where, so it
-stays the same while other code moves.
+stays the same while other code moves. Code that only reports (texts of errors, lines of the log) is
+left as it is.
 """
 
 import ast
@@ -43,6 +44,7 @@ _EXTREMES = {"min": "max", "max": "min"}
 # Code that only reports: a change has no effect that a test should see.
 _SILENT = (ast.Assert, ast.JoinedStr, ast.Raise, ast.arguments)
 Change = Callable[[ast.AST], None]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Mechanical:
     path: str
     function: str
     line: int
+    end: int  # the last line of what is changed
     place: int
     change: int
     before: str
@@ -63,14 +66,14 @@ class Mechanical:
         return f"--- {self.path}:{self.line} {self.function}\n-{self.before}\n+{self.after}"
 
 
-def functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
     """The functions of a module and the methods of its classes, by qualified name."""
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, Function):
             yield node.name, node
         elif isinstance(node, ast.ClassDef):
             for inner in node.body:
-                if isinstance(inner, ast.FunctionDef) and inner.name not in ("__str__", "__repr__"):
+                if isinstance(inner, Function) and inner.name not in ("__str__", "__repr__"):
                     yield f"{node.name}.{inner.name}", inner
 
 
@@ -89,8 +92,12 @@ def mutated(mutant: Mechanical, source: str) -> CodeType:
     function = dict(functions(tree))[mutant.function]
     node = _places(function)[mutant.place]
     _changes(node)[mutant.change][1](node)
-    module = compile(ast.fix_missing_locations(tree), mutant.path, "exec")
-    return _find(module, mutant.function)
+    return code_of(tree, mutant.path, mutant.function)
+
+
+def code_of(tree: ast.Module, path: str, function: str) -> CodeType:
+    """A function of a changed module, compiled."""
+    return _find(compile(ast.fix_missing_locations(tree), path, "exec"), function)
 
 
 def _find(code: CodeType, function: str) -> CodeType:
@@ -103,7 +110,7 @@ def _find(code: CodeType, function: str) -> CodeType:
     raise LookupError(function)
 
 
-def _of_function(path: str, function: str, node: ast.FunctionDef) -> list[Mechanical]:
+def _of_function(path: str, function: str, node: Function) -> list[Mechanical]:
     found: list[Mechanical] = []
     same: Counter[str] = Counter()
     for place, part in enumerate(_places(node)):
@@ -118,7 +125,8 @@ def _of_function(path: str, function: str, node: ast.FunctionDef) -> list[Mechan
             digest = hashlib.sha1(f"{key} {same[key]}".encode()).hexdigest()[:8]
             name = f"{path}:{function}:{kind}:{digest}"
             line = getattr(part, "lineno", node.lineno)
-            found.append(Mechanical(name, path, function, line, place, number, before, after))
+            end = getattr(part, "end_lineno", None) or line
+            found.append(Mechanical(name, path, function, line, end, place, number, before, after))
     return found
 
 
@@ -135,7 +143,7 @@ def _texts(before: ast.AST, after: ast.AST) -> tuple[str, str]:
     return first, second or "(left out)"
 
 
-def _places(function: ast.FunctionDef) -> list[ast.AST]:
+def _places(function: Function) -> list[ast.AST]:
     """The nodes of a function that may be changed, in a fixed order."""
     found: list[ast.AST] = []
 
@@ -145,11 +153,18 @@ def _places(function: ast.FunctionDef) -> list[ast.AST]:
             if name in ("annotation", "returns", "decorator_list", "pattern"):
                 continue
             for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST) and not isinstance(child, _SILENT):
+                if isinstance(child, ast.AST) and not _is_silent(child):
                     visit(child)
 
     visit(function)
     return found
+
+
+def _is_silent(node: ast.AST) -> bool:
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="log")))):
+            return True
+    return isinstance(node, _SILENT)
 
 
 def _changes(node: ast.AST) -> list[tuple[str, Change]]:
@@ -191,8 +206,10 @@ def _of_body(field: str, body: list[ast.stmt]) -> Iterator[tuple[str, Change]]:
 
 
 def _is_effect(statement: ast.stmt) -> bool:
+    if _is_silent(statement):
+        return False
     match statement:
-        case ast.Expr(value=ast.Call()) | ast.AugAssign():
+        case ast.Expr(value=ast.Call() | ast.Await(value=ast.Call())) | ast.AugAssign():
             return True
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
             return True
@@ -204,20 +221,38 @@ def _may_depend(one: ast.stmt, other: ast.stmt) -> bool:
     if not (_is_effect(one) and _is_effect(other)):
         return False
     first, second = _set_alone(one), _set_alone(other)
-    return not first or not second or first == second
+    if first is None or second is None:
+        return True
+    (name, reads), (other_name, other_reads) = first, second
+    return name == other_name or name in other_reads or other_name in reads
 
 
-def _set_alone(statement: ast.stmt) -> str:
-    """The attribute that gets a value made of no object's state; empty for any other statement."""
+def _set_alone(statement: ast.stmt) -> tuple[str, set[str]] | None:
+    """The attribute that gets a value, and the owner's attributes that the value is made of; None
+    for any other statement, and where the value may be made of more.
+    """
     match statement:
         case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=owner), attr=name)], value=value):
-            for node in ast.walk(value):
-                if isinstance(node, ast.Attribute | ast.Await | ast.Yield | ast.NamedExpr):
-                    return ""
-                if isinstance(node, ast.Name) and node.id == owner:
-                    return ""
-            return name
-    return ""
+            reads = _read_of(owner, value)
+            return None if reads is None else (name, reads)
+    return None
+
+
+def _read_of(owner: str, value: ast.expr) -> set[str] | None:
+    """The attributes of an owner in an expression; None where it calls a method, or reads more."""
+    found: set[str] = set()
+    told = 0  # of the names of the owner, those of which an attribute is read
+    for node in ast.walk(value):
+        match node:
+            case ast.Await() | ast.Yield() | ast.NamedExpr() | ast.Call(func=ast.Attribute()):
+                return None
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name == owner:
+                found.add(attribute)
+                told += 1
+            case ast.Attribute(value=ast.Name()):
+                return None
+    named = sum(isinstance(node, ast.Name) and node.id == owner for node in ast.walk(value))
+    return found if named == told else None
 
 
 def _is_guard(statement: ast.stmt) -> bool:

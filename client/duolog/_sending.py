@@ -189,6 +189,7 @@ class _Delivery:
         self._group, queue_id = slot
         self._connection = sender.router.connection(self._group)
         self._maybe_stored = False  # by any of the tries: a later refusal says nothing about them
+        self._error: DuologError | None = None  # why the try before was none
         self._request = self._first_request(queue_id)
 
     def _first_request(self, queue_id: int) -> wire.AppendRequest:
@@ -236,6 +237,7 @@ class _Delivery:
             if back_off is None:
                 back_off = BackOff(self._connection.runtime.chance)
             error, hint = tried.error, tried.hint
+            self._error = error
             pause = back_off.next(bool(hint) or tried.soon) + wait_of(error)
             # Where it is unknown already, a try that is cut off tells no less.
             took = 0.0 if self._maybe_stored else tried.took
@@ -252,7 +254,8 @@ class _Delivery:
         loop = asyncio.get_running_loop()
         batch, request, topics = self._batch, self._request, self._sender.topics
         if self._left <= 0:  # asyncio.timeout would let it out first
-            return _Failure(Timeout(f"{batch.topic}: not sent within {self._seconds:.3g} s"))
+            late = Timeout(f"{batch.topic}: not sent within {self._seconds:.3g} s")
+            return _Failure(self._error or late)
         request.again = self._maybe_stored
         if not self._maybe_stored:
             known = topics.known_end(self._group)
@@ -292,7 +295,8 @@ class _Delivery:
         """How long a refusal may wait for a master: not where another group can take the batch."""
         if self._batch.slot is None and not self._maybe_stored and self._sender.router.has_choice:
             return 0
-        return int(1000 * min(PATIENCE_SECONDS, self._left * PATIENCE_SHARE))
+        left = max(0.0, self._left)  # the deadline may have come since it was looked at
+        return int(1000 * min(PATIENCE_SECONDS, left * PATIENCE_SHARE))
 
     def _refused(self, error: DuologError, reply: wire.AppendReply, took: float) -> _Failure:
         if not isinstance(error, Throttled):

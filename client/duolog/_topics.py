@@ -58,9 +58,8 @@ class TopicCache:
         return group in self._ends
 
     async def learn_end(self, group: str, topic: str, timeout: float) -> None:
-        """Ask a node, once, up to where a group's log is confirmed."""
-        if group not in self._ends:
-            await self._queues(group, topic, timeout, create=True)
+        """Ask a node up to where a group's log is confirmed."""
+        await self._queues(group, topic, timeout, create=True)
 
     async def slots(self, topic: str, timeout: float, create: bool = False) -> list[Slot]:
         """All queues of a topic, sorted by group and id. Raises UnknownTopic.

@@ -612,12 +612,10 @@ class TransactionService:
 
     async def _check(self, halves: HalfMessages, half: Half) -> bool:
         """Ask about a half message, or give it up; whether another one of its group may be next."""
-        if halves.get(half.origin) is not half:
-            return True  # decided while others were checked
         try:
             self._note_stored(halves)
             if halves.get(half.origin) is not half:
-                return True
+                return True  # decided while others were checked
             record = self._record(half.offset)
             if self._dropped(halves, half, record):
                 return True

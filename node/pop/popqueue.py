@@ -95,7 +95,7 @@ class PopQueue:
 
     committed: int
     orderly: bool = False
-    next: int = -1
+    next: int = field(init=False)
     leases: dict[int, Lease] = field(default_factory=dict)
     done: OffsetRanges = field(default_factory=OffsetRanges)  # at or after committed
     attempts: dict[int, int] = field(default_factory=dict)  # orderly: deliveries before this one
@@ -103,8 +103,7 @@ class PopQueue:
     _deadlines: list[tuple[MonoMs, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.next < 0:
-            self.next = self.committed
+        self.next = self.committed
 
     @staticmethod
     def resumed(committed: int, ranges: Iterable[Iterable[int]], orderly: bool) -> "PopQueue":

@@ -8,9 +8,11 @@ from typing import Any, cast
 
 import duolog
 import pytest
+from duolog import _groupreader
 from duolog._groupreader import GroupReader
 from duolog._membership import Consumption, Queue, Share
 from duolog._router import Router
+from duolog.wire import duolog_pb2 as wire
 
 from tests.client.test_prefetch import batch_of
 
@@ -23,15 +25,21 @@ class Place:
 
     def __init__(self) -> None:
         self.topics = ["T"]
-        self.answers = [Share({FIRST, SECOND})]
+        self.answers: list[Share | Exception] = [Share({FIRST, SECOND})]
         self.claims: list[list[Queue]] = []
         self.asked: list[dict[Queue, int]] = []
+        self.forward: list[bool] = []  # of each commit
         self.foreign: set[Queue] = set()
+        self.errors: list[Exception] = []  # of the next commits
+        self.left = 0
         self.begins: list[tuple[list[Queue], duolog.Start | None]] = []
 
     async def share(self, owned: Iterable[Queue]) -> Share:
         self.claims.append(sorted(owned))
-        return self.answers.pop(0)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     async def offsets(
         self, queues: Sequence[Queue], start: duolog.Start | None
@@ -40,13 +48,15 @@ class Place:
         return dict.fromkeys(queues, START)
 
     async def commit(self, offsets: dict[Queue, int], forward: bool) -> None:
-        assert forward
         self.asked.append(offsets)
+        self.forward.append(forward)
+        if self.errors:
+            raise self.errors.pop(0)
         if self.foreign & offsets.keys():
             raise duolog.StaleMember("another member's")
 
     async def leave(self) -> None:
-        """Nobody is told."""
+        self.left += 1
 
 
 @pytest.fixture
@@ -54,13 +64,39 @@ def place() -> Place:
     return Place()
 
 
+class Calls:
+    """A connection that answers where in a queue a time is, and that is closed in the end."""
+
+    def __init__(self) -> None:
+        self.runtime = SimpleNamespace(chance=random.Random(1))
+        self.groups = self
+        self.starts: list[tuple[Queue, str]] = []
+        self.closed = 0
+
+    async def OffsetAtTime(self, request: Any, timeout: float) -> Any:
+        assert timeout > 0
+        at = str(request.time) if request.HasField("time") else wire.Start.Name(request.start)
+        self.starts.append(((request.topic, request.queue_id), at))
+        return wire.OffsetAtTimeReply(queue_offset=100 + request.queue_id)
+
+    async def call(self, make: Any, timeout: float) -> Any:
+        return await make(timeout)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def reader_at(place: Place, calls: Calls | None = None, **how: Any) -> GroupReader:
+    calls = calls or Calls()
+    router: Any = SimpleNamespace(connection=lambda _: calls, reading=lambda _: calls)
+    consumption = Consumption(group="g", session=5.0, **how)
+    return GroupReader(cast(Router, router), "0", consumption, place, asyncio.Event())
+
+
 @pytest.fixture
 async def reader(place: Place) -> GroupReader:
     """The user has the first message of the second queue."""
-    nothing: Any = SimpleNamespace(runtime=SimpleNamespace(chance=random.Random(1)))
-    router: Any = SimpleNamespace(connection=lambda _: nothing, reading=lambda _: nothing)
-    consumption = Consumption(group="g", session=5.0)
-    made = GroupReader(cast(Router, router), "0", consumption, place, asyncio.Event())
+    made = reader_at(place)
     await made._heartbeat()
     arrives(made, SECOND)
     taken = made.get()
@@ -71,10 +107,13 @@ async def reader(place: Place) -> GroupReader:
 
 def arrives(reader: GroupReader, queue: Queue) -> None:
     """Three messages of a queue are fetched."""
-    command = reader._prefetch.command()
-    assert command is not None
-    batch = batch_of(queue, START, count=3, size=4).wire
-    batch.subscription = command.number
+    arrived(reader, batch_of(queue, START, count=3, size=4).wire)
+
+
+def arrived(reader: GroupReader, batch: wire.MessageBatch) -> None:
+    """A batch comes, as the reader asked for it."""
+    reader._prefetch.command()
+    batch.subscription = reader._prefetch._cursors[batch.topic, batch.queue_id].number
     reader._take(batch)
 
 
@@ -140,3 +179,248 @@ async def test_a_group_begins_when_its_member_starts_though_it_reads_nothing_yet
     await made.start()
     assert place.begins == [([("U", 0)], earliest), ([("T", 0)], latest)]
     await made._background.stop()
+
+
+def taken(reader: GroupReader, count: int) -> list[int]:
+    """Offsets of the next messages, as a program gets them."""
+    found = []
+    for _ in range(count):
+        message = next(reader.at_hand, None)
+        if message is None:
+            reader.consume_handed()
+            message = reader.get()
+        assert message is not None
+        found.append(message.queue_offset)
+    return found
+
+
+async def test_a_message_is_consumed_when_the_next_one_is_asked_for(
+    place: Place, reader: GroupReader
+) -> None:
+    await reader.commit()
+    assert place.asked == [], "the first one is in hand"
+    assert taken(reader, 1) == [START + 1]
+    await reader.commit()
+    assert taken(reader, 1) == [START + 2]
+    reader.consume_handed()
+    assert reader.get() is None
+    await reader.commit()
+    assert place.asked == [{SECOND: START + 1}, {SECOND: START + 3}]
+    assert place.forward == [True, True]
+    await reader.commit()
+    assert len(place.asked) == 2, "nothing is new"
+
+
+async def test_a_commit_that_failed_is_made_again(place: Place, reader: GroupReader) -> None:
+    taken(reader, 1)
+    place.errors = [duolog.Unavailable("no master")]
+    with pytest.raises(duolog.Unavailable):
+        await reader.commit()
+    await reader.commit()
+    assert place.asked == [{SECOND: START + 1}] * 2
+
+
+async def test_messages_that_did_not_reach_the_program_are_handed_out_again(
+    place: Place, reader: GroupReader
+) -> None:
+    taken(reader, 1)
+    reader.take_back()
+    arrives(reader, SECOND)
+    reader.take_back()  # nothing is in hand
+    await reader.commit()
+    assert place.asked == [{SECOND: START + 1}]
+    assert reader._positions[SECOND] == START + 1
+
+
+async def test_a_program_that_failed_has_not_consumed_what_it_had_in_hand(
+    place: Place, reader: GroupReader
+) -> None:
+    taken(reader, 1)
+    reader.forget_handed()
+    await reader.close()
+    await reader.close()
+    assert place.asked == [{SECOND: START + 1}]
+    assert place.left == 1
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_a_reader_that_closes_commits_what_it_may_and_leaves(
+    place: Place, commit: bool
+) -> None:
+    calls = Calls()
+    reader = reader_at(place, calls)
+    await reader._heartbeat()
+    arrives(reader, FIRST)
+    taken(reader, 1)
+    place.errors = [duolog.Unavailable("no master")]
+    await reader.close(commit)
+    assert place.asked == ([{FIRST: START + 1}] if commit else [])
+    assert (place.left, calls.closed) == (1, 1)
+
+
+async def test_a_queue_is_kept_no_longer_than_a_session_for_the_message_in_hand(
+    place: Place, reader: GroupReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    place.answers = [Share({FIRST})] * 4
+    assert await reader._heartbeat(), "the queue is still to be let go of"
+    now += 5.0
+    await reader._heartbeat()
+    assert SECOND in reader._positions
+    now += 0.1
+    await reader._heartbeat()
+    assert SECOND not in reader._positions
+    reader.consume_handed()
+    await reader.commit()
+    assert place.asked == [], "the message is the next member's"
+    assert not await reader._heartbeat()
+
+
+async def test_the_time_in_hand_counts_anew_for_another_message(
+    place: Place, reader: GroupReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    both = Share({FIRST, SECOND})
+    place.answers = [Share({FIRST}), both, Share({FIRST}), Share({FIRST})]
+    await reader._heartbeat()
+    now += 4.0
+    await reader._heartbeat()  # it is ours again
+    now += 4.0
+    await reader._heartbeat()
+    now += 4.0
+    await reader._heartbeat()
+    assert SECOND in reader._positions
+
+
+async def test_a_program_seeks_in_the_queues_that_it_reads(
+    place: Place, reader: GroupReader
+) -> None:
+    taken(reader, 1)
+    with pytest.raises(duolog.UnknownTopic, match="T/9 is not assigned"):
+        await reader.seek("T", 9, 0)
+    with pytest.raises(duolog.BadRequest, match="-1 is negative"):
+        await reader.seek(*SECOND, -1)
+    await reader.seek(*SECOND, 0)
+    assert reader._handed is None, "what was in hand is not consumed"
+    await reader.commit()
+    assert (place.asked, place.forward) == ([{SECOND: 0}], [False]), "below where the group is"
+    arrives(reader, FIRST)
+    taken(reader, 2)
+    await reader.commit()
+    assert (place.asked[1:], place.forward[1:]) == ([{FIRST: START + 1}], [True])
+    await reader.seek_to_time(duolog.Start.LATEST)
+    assert reader._positions == {FIRST: 100, SECOND: 102}
+
+
+async def test_new_queues_begin_where_nothing_is_passed_over(place: Place) -> None:
+    """A group that reads a topic already begins at the first message of its new queues."""
+    calls, latest = Calls(), duolog.Start.LATEST
+    retry = ("%RETRY%g", 0)
+    place.answers = [Share({FIRST, retry}), Share({FIRST, SECOND, retry})]
+    reader = reader_at(place, calls, start=latest)
+
+    async def unknown(queues: Sequence[Queue], start: object) -> dict[Queue, int]:
+        return {}
+
+    place.offsets = unknown  # type: ignore[method-assign]
+    await reader._heartbeat()
+    assert sorted(calls.starts) == [(retry, "EARLIEST"), (FIRST, "LATEST")]
+    assert place.asked == [{FIRST: 100, retry: 100}], "before anything of them is read"
+    calls.starts.clear()
+    await reader._heartbeat()
+    assert calls.starts == [(SECOND, "EARLIEST")]
+    assert reader._positions == {FIRST: 100, SECOND: 102, retry: 100}
+
+
+async def test_a_queue_is_not_read_before_its_start_is_committed(place: Place) -> None:
+    reader = reader_at(place)
+
+    async def unknown(queues: Sequence[Queue], start: object) -> dict[Queue, int]:
+        return dict.fromkeys(queues, -1)
+
+    place.offsets = unknown  # type: ignore[method-assign]
+    place.foreign = {FIRST}
+    await reader._heartbeat()
+    assert (reader.assignment, reader._positions) == ([], {})
+
+
+async def test_heartbeats_go_on_for_a_session_without_an_answer(
+    place: Place, reader: GroupReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, waits = 100.0, list[float]()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    failed = duolog.Unavailable("no master")
+    ours = Share({FIRST, SECOND})
+    place.answers = [failed, failed, Share({FIRST, SECOND}, pending=True), failed, ours, failed]
+    place.answers += [failed] * 9
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        waits.append(seconds)
+        now += 3.0
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    reader._timeout = 1.0
+    with pytest.raises(duolog.Unavailable):
+        await reader._heartbeats()
+    assert len(place.answers) == 7, "5 s after the first of three in a row"
+    usual = 5.0 / 3
+    assert waits == [*[usual] * 3, *[_groupreader.PENDING_SECONDS] * 2, *[usual] * 3]
+
+
+async def test_what_ends_a_background_task_reaches_the_program(
+    place: Place, reader: GroupReader
+) -> None:
+    async def fails() -> None:
+        raise duolog.NoPermission("revoked")
+
+    async def breaks() -> None:
+        raise KeyError("a bug")
+
+    reader._arrived.clear()
+    await reader._keep(fails)
+    assert reader._arrived.is_set()
+    assert taken(reader, 2) == [START + 1, START + 2], "what is here comes first"
+    with pytest.raises(duolog.NoPermission, match="revoked"):
+        reader.get()
+    reader._arrived.clear()
+    await reader._keep(breaks)
+    assert reader._arrived.is_set()
+    with pytest.raises(duolog.DuologError, match="KeyError: 'a bug'"):
+        reader.get_batch()
+
+
+async def test_a_batch_is_handed_out_as_a_whole_and_consumed_as_a_whole(
+    place: Place, reader: GroupReader
+) -> None:
+    with pytest.raises(duolog.BadRequest, match="2 messages of the current batch"):
+        reader.get_batch()
+    taken(reader, 2)
+    reader.consume_handed()
+    assert reader.get_batch() is None
+    arrives(reader, FIRST)
+    batch = reader.get_batch()
+    assert batch is not None
+    assert (batch.queue_id, batch.count) == (0, 3)
+    await reader.commit()
+    assert place.asked == [{SECOND: START + 3}]
+    assert reader.get_batch() is None
+    reader.consume_handed()
+    await reader.commit()
+    assert place.asked[-1] == {FIRST: START + 3}
+
+
+async def test_lost_messages_are_reported_and_passed_over(
+    place: Place, reader: GroupReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken(reader, 2)
+    batch = batch_of(FIRST, START, count=0, size=4).wire
+    batch.lost, batch.next_offset = 3, START + 3
+    arrived(reader, batch)
+    assert "3 messages below offset 8 are lost" in caplog.text
+    reader.consume_handed()
+    assert reader.get() is None
+    await reader.commit()
+    assert place.asked == [{FIRST: START + 3, SECOND: START + 3}]

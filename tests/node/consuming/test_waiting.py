@@ -83,3 +83,25 @@ async def test_one_after_another_does_not_wait_for_turns(board: ArrivalBoard) ->
         await asyncio.sleep(0)
         assert task.done()
         waiting.end()
+
+
+async def test_a_wait_that_ended_wakes_nobody_later(board: ArrivalBoard) -> None:
+    """Neither by its timer, nor by a message: another wait may be under its key by then."""
+    turns = Turns()
+    waiting = wait(board, turns, 0.01)
+    waiting.end()
+    assert waiting._timer.cancelled()
+    other = wait(board, turns)
+    task = asyncio.ensure_future(other.arrived())
+    waiting = wait(board, turns)
+    gone = asyncio.ensure_future(waiting.arrived())
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    waiting.set()
+    await asyncio.sleep(0)
+    assert not task.done()
+    other.set()
+    assert await task
+    for one in (waiting, other):
+        one.end()

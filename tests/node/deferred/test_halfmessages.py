@@ -1,9 +1,21 @@
-"""The state of half messages, while the queue shows them later than they are stored."""
+"""The state of half messages, while the queue shows them later than they are stored; decisions, and
+whose producers are asked next."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog_server.node.deferred.halfmessages import Half, HalfMessages
+from duolog_server.node.deferred import halfmessages
+from duolog_server.node.deferred.halfmessages import (
+    AGAIN_MS,
+    IN_FLIGHT_MAX,
+    PATIENCE_MS,
+    Decision,
+    Decisions,
+    Half,
+    HalfMessages,
+    Turns,
+)
 from duolog_server.store.clocks import MonoMs
 
 
@@ -98,3 +110,112 @@ def test_validate_reports_inconsistent_half_messages() -> None:
     halves = HalfMessages(4)
     halves._decided_ahead.add(3)
     assert halves.validate(MonoMs(0)) == "[3] are read, and decided ahead of 4"
+
+
+def named(offset: int, check_ms: int = 1000, topic: str = "T", group: str = "g") -> Half:
+    return Half(offset, offset, group, 0, MonoMs(check_ms), topic)
+
+
+def test_checks_are_due_at_their_times_the_earliest_first() -> None:
+    halves = HalfMessages(0)
+    for offset, check_ms in enumerate((3000, 1000, 2000)):
+        halves.read(named(offset, check_ms))
+    assert halves.due(MonoMs(999), 10) == []
+    assert [half.origin for half in halves.due(MonoMs(3000), 2)] == [1, 2]
+    one = halves.get(1)
+    assert one is not None
+    halves.ask_later(one, MonoMs(5000))
+    halves.resolved(0)
+    assert halves.due(MonoMs(4999), 10) == [], "0 is decided, 1 has another time, 2 is asked about"
+    assert halves.due(MonoMs(5000), 10) == [one]
+
+
+def test_half_messages_are_counted_by_the_topic_that_they_are_sent_to() -> None:
+    halves = HalfMessages(0)
+    for offset, topic in enumerate(("T", "U", "T")):
+        halves.read(named(offset, topic=topic))
+    halves.add(Half(0, 7, "g", 1, MonoMs(0), "T"))  # stored again
+    assert halves.by_topic == {"T": 2, "U": 1}
+    assert [half.origin for half in halves.all()] == [0, 1, 2]
+    assert (halves.waits(1), halves.lies_at(7), halves.lies_at(0)) == (True, True, False)
+    assert halves.origin_at(7) == 0
+    halves.resolved(0)  # its first place: it is not there any more
+    assert halves.by_topic == {"T": 2, "U": 1}
+    halves.resolved(1)
+    halves.resolved(7)
+    assert halves.by_topic == {"T": 1}
+    assert (halves.waits(1), halves.waits(2)) == (False, True)
+    assert halves.low == 2
+
+
+def test_what_was_decided_ahead_is_forgotten_once_it_was_passed() -> None:
+    halves = HalfMessages(0)
+    halves.resolved(4)
+    halves.resolved(9)
+    halves.reach(5)
+    halves.read(named(5))
+    halves.reach(9)
+    halves.read(named(9))
+    assert list(halves) == [5]
+    assert halves.validate(MonoMs(0)) == ""
+
+
+def test_the_oldest_decisions_are_left_to_the_log_and_it_is_known_how_far_they_reach(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A repeat of one of them waits until the index has it: it is not taken for undecided."""
+    monkeypatch.setattr(halfmessages, "DECISIONS_MAX", 2)
+    decisions = Decisions()
+    for origin, end in ((1, 900), (2, 700), (3, 800)):
+        decisions.add(origin, Decision(True, end, "g"))
+    assert decisions.get(1) is None
+    assert decisions.get(2) == Decision(True, 700, "g")
+    assert decisions.forgotten_end == 900
+    decisions.add(4, Decision(False, 950, "g"))
+    assert decisions.get(2) is None
+    assert decisions.forgotten_end == 900, "the highest of them"
+    decisions.clear()
+    assert (decisions.get(4), decisions.forgotten_end) == (None, 0)
+
+
+def test_a_group_that_took_no_check_is_left_alone_for_a_moment_and_keeps_its_order() -> None:
+    turns, now = Turns(60_000), MonoMs(0)
+    for offset in range(2):
+        turns.add(named(offset))
+    turns.add(named(9, group="h"))
+    first = turns.next("g", now, lambda _: True)
+    assert first is not None
+    turns.untaken(first, now)
+    assert not turns.answered(first), "its place is another's"
+    assert turns.groups(now) == ["h"]
+    assert not turns.may_ask("g")
+    assert turns.groups(MonoMs(AGAIN_MS - 1)) == ["h"]
+    assert turns.groups(MonoMs(AGAIN_MS)) == ["g", "h"]
+    assert turns.next("g", now, lambda _: True) is first
+    quick = Turns(300)
+    quick.untaken(named(0), now)
+    assert quick.groups(MonoMs(300)) == ["g"], "no longer than the interval of checks"
+
+
+def test_what_is_asked_about_keeps_its_place_until_its_time_is_over() -> None:
+    turns, now = Turns(1000), MonoMs(0)
+    for offset in range(IN_FLIGHT_MAX + 1):
+        turns.add(named(offset))
+    for _ in range(IN_FLIGHT_MAX):  # asked about, and not yet taken: an answer may come at once
+        assert turns.next("g", now, lambda _: True) is not None
+    assert turns.next("g", MonoMs(PATIENCE_MS - 1), lambda _: True) is None
+    assert turns.next("g", MonoMs(PATIENCE_MS), lambda _: True) is not None
+    assert turns.groups(now) == []
+
+
+def test_an_answer_has_the_more_time_the_more_are_asked_about_up_to_a_limit() -> None:
+    for interval, waits in ((1000, [1000, 2000, 3000]), (40_000, [40_000] * 3)):
+        turns, now = Turns(interval), MonoMs(0)
+        for offset in range(3):
+            turns.add(named(offset))
+        found = []
+        for _ in range(3):
+            half = turns.next("g", now, lambda _: True)
+            assert half is not None
+            found.append(turns.asked(half, now))
+        assert found == waits

@@ -95,3 +95,70 @@ def test_timers_are_planned_in_runs_in_order_with_a_limit_each(
     timers.add(np.zeros(5, np.int64), 0)
     with pytest.raises(AssertionError):
         timers.add(np.zeros(5, np.int64), 3)
+
+
+def test_what_is_due_and_when_is_known_across_the_heap_and_the_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the console and `overdue_ms` show it; a recalled message counts until its time."""
+    monkeypatch.setattr(pendingtimers, "HEAP_MAX", 3)
+    timers = PendingTimers(10)
+    assert timers.first_ms() is None
+    assert timers.due_by([100]) == [0]
+    timers.add(np.array([50, 20, 40], np.int64), 10)  # a run
+    timers.add(np.array([30, 60], np.int64), 13)  # in the heap
+    assert timers.first_ms() == 20
+    assert timers.due_by([19, 20, 30, 45, 60]) == [0, 1, 2, 3, 5]
+    heap, run = timers.parts()
+    assert (heap[0].tolist(), heap[1].tolist()) == ([30, 60], [13, 14])
+    assert (run[0].tolist(), run[1].tolist()) == ([20, 40, 50], [11, 12, 10])
+    timers.done(np.array([11], np.int64))
+    assert timers.first_ms() == 20
+    assert timers.due(20, 10).tolist() == []
+    assert timers.first_ms() == 30
+    assert timers.due_by([20, 30]) == [0, 1]
+    assert timers.due(30, 10).tolist() == [13]
+    assert timers.first_ms() == 40
+    assert timers.wait(np.array([9, 10, 11, 13, 14, 15], np.int64)).tolist() == [0, 1, 0, 1, 1, 0]
+    timers.done(np.arange(10, 15, dtype=np.int64))
+    assert (timers.count, timers.low, timers.end, timers.first_ms()) == (0, 15, 15, None)
+
+
+def test_a_due_message_is_given_once_at_the_limit_of_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pendingtimers, "HEAP_MAX", 4)
+    timers = PendingTimers(0)
+    timers.add(np.array([1, 2, 3, 4], np.int64), 0)
+    assert timers.due(4, 3).tolist() == [0, 1, 2]
+    assert timers.due(3, 3).tolist() == []
+    assert timers.due(4, 3).tolist() == [3]
+    timers.put_back(np.array([1], np.int64), np.array([7], np.int64))
+    assert timers.due(6, 3).tolist() == []
+    assert timers.due(7, 3).tolist() == [1]
+
+
+def test_room_is_made_without_losing_what_waits() -> None:
+    timers = PendingTimers(0)
+    timers.add(np.zeros(pendingtimers.ROOM_MIN, np.int64), 0)
+    assert timers.wait(np.array([pendingtimers.ROOM_MIN], np.int64)).tolist() == [0]
+    timers.done(np.arange(pendingtimers.ROOM_MIN - 1, dtype=np.int64))
+    timers.add(np.zeros(3, np.int64), pendingtimers.ROOM_MIN)
+    assert timers.validate() == ""
+    assert (timers.count, timers.low) == (4, pendingtimers.ROOM_MIN - 1)
+    assert len(timers.due(0, 2 * pendingtimers.ROOM_MIN)) == 4
+
+
+def test_many_runs_become_few_and_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pendingtimers, "HEAP_MAX", 2)
+    monkeypatch.setattr(pendingtimers, "RUNS_MAX", 3)
+    timers = PendingTimers(0)
+    for k in range(8):
+        timers.add(np.array([10 + k, 100 + k], np.int64), 2 * k)
+        assert len(timers._runs) <= 3
+        assert timers.validate() == ""
+    assert timers.due(13, 100).tolist() == [0, 2, 4, 6]
+    timers.done(np.array([0, 2, 4, 6], np.int64))
+    timers.add(np.array([15, 16], np.int64), 16)
+    assert timers.due(16, 100).tolist() == [8, 10, 12, 16, 17]
+    assert timers.due(200, 100).tolist() == [1, 3, 5, 7, 9, 11, 13, 14, 15]

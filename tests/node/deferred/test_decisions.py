@@ -1,0 +1,443 @@
+"""Decisions on half messages: when they are answered, and what a repeat is answered."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import duolog
+import pytest
+
+from duolog_server.node.broker import Broker
+from duolog_server.node.deferred import halfmessages, transactionservice
+from duolog_server.node.deferred.transactionservice import (
+    GROUP,
+    HALF_TOPIC,
+    IMMUNITY_SECONDS_MAX,
+    OP_TOPIC,
+    TransactionService,
+)
+from duolog_server.store.columns import Columns
+from duolog_server.store.errors import BadMessage
+from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.reader import EMPTY_TABLE, GetResult
+from duolog_server.store.status import PutMessageStatus
+from tests.node.replicas import broker_of
+from tests.nodefixtures import StartNode
+from tests.until import until
+
+
+@pytest.fixture
+async def broker(start_node: StartNode, nothing_noted: None) -> Broker:
+    """A node that asks nobody."""
+    node = await start_node(transactions={"timeout_ms": 600_000, "check_interval_ms": 600_000})
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 1)
+    return broker_of(node)
+
+
+def batch(count: int = 1) -> PutBatch:
+    keys = [b"UNIQ_KEY\x01%032d" % k for k in range(count)]
+    return PutBatch("T", 0, Columns.of([b"%d" % k for k in range(count)], keys), 1)
+
+
+def prepare(broker: Broker, count: int = 1, group: str = "g") -> list[int]:
+    """Store half messages; their numbers."""
+    first = broker.store.next_offset(HALF_TOPIC, 0)
+    broker.transactions._put(broker.transactions.half(batch(count), group))
+    broker.log.pump_soon()
+    return list(range(first, first + count))
+
+
+class Replicas:
+    """Answers what waits for an end of the log only when it is told to."""
+
+    def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._waiting: dict[asyncio.Future[PutMessageStatus], int] = {}
+        self.asked: list[int] = []
+        monkeypatch.setattr(broker.log, "settle", self._settle)
+
+    def _settle(
+        self, end_offset: PhyOffset, no_wait: bool = False
+    ) -> "asyncio.Future[PutMessageStatus] | None":
+        if no_wait:
+            return None
+        self.asked.append(end_offset)
+        future: asyncio.Future[PutMessageStatus] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = end_offset
+        return future
+
+    def confirm(self, status: PutMessageStatus = PutMessageStatus.PUT_OK) -> None:
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(status)
+
+
+@pytest.fixture
+def replicas(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Replicas:
+    return Replicas(broker, monkeypatch)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_a_repeated_decision_is_answered_no_earlier_than_the_first(
+    broker: Broker, replicas: Replicas, commit: bool
+) -> None:
+    """Both wait until the decision is durable: otherwise the next master may not know it."""
+    origins = prepare(broker, 2)
+    first = asyncio.create_task(broker.transactions.end(origins, commit, "g"))
+    await until(lambda: len(replicas.asked) == 1)
+    again = asyncio.create_task(broker.transactions.end(origins[:1], commit, "g"))
+    await until(lambda: len(replicas.asked) == 2)
+    assert not first.done()
+    assert not again.done()
+    assert replicas.asked[0] == replicas.asked[1] <= broker.store.max_offset
+    noted = broker.store.max_offset
+    replicas.confirm()
+    await asyncio.gather(first, again)
+    assert broker.store.max_offset == noted, "a repeat stores nothing"
+
+
+async def test_a_decision_that_is_not_confirmed_is_unknown_also_when_it_is_repeated(
+    broker: Broker, replicas: Replicas
+) -> None:
+    (origin,) = prepare(broker)
+    for asked in (1, 2):
+        deciding = asyncio.create_task(broker.transactions.end([origin], True, "g"))
+        await until(lambda asked=asked: len(replicas.asked) == asked)  # type: ignore[misc]
+        replicas.confirm(PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
+        with pytest.raises(duolog.ResultUnknown) as failure:
+            await deciding
+        assert failure.value.status == "FLUSH_SLAVE_TIMEOUT"
+    broker.log.pump_soon()
+    await until(lambda: broker.store.queue_range("T", 0)[1] == 1)
+
+
+async def test_a_decision_made_while_another_call_waits_for_its_turn_is_the_one_that_counts(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long list is decided in several turns of the event loop."""
+    monkeypatch.setattr(transactionservice, "READ", 2)
+    service, origins = broker.transactions, prepare(broker, 5)
+    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] == 5)
+    await service._known()
+    committing = asyncio.create_task(service.end(origins, True, "g"))
+    rolling_back = asyncio.create_task(service.end(origins[4:], False, "g"))
+    with pytest.raises(duolog.NoSuchMessage, match="message 4 was rolled back"):
+        await committing
+    await rolling_back
+    assert service.waiting == 0
+    broker.log.pump_soon()
+    await until(lambda: broker.store.queue_range("T", 0)[1] == 4)
+    assert service.validate() == ""
+
+
+async def test_only_its_own_group_decides_on_a_half_message_or_learns_how_it_ended(
+    broker: Broker,
+) -> None:
+    service, (origin, other) = broker.transactions, prepare(broker, 2)
+    with pytest.raises(duolog.BadRequest, match="name the producer group"):
+        await service.end([origin], True, "")
+    for _ in range(2):
+        with pytest.raises(duolog.BadRequest, match="another producer group"):
+            await service.end([origin], True, "h")
+        await service.end([origin], True, None)  # whose key was proof enough
+    service._decisions.clear()  # only the log knows it
+    with pytest.raises(duolog.BadRequest, match="another producer group"):
+        await service.end([origin], True, "h")
+    assert service.pending()[0].origin == other
+    for never in (-1, 2):
+        with pytest.raises(duolog.NoSuchMessage, match=f"message {never} does not exist"):
+            await service.end([never], True, "g")
+    assert (await service.find(other)) is not None
+
+
+async def test_a_decision_that_only_the_log_knows_is_told_once_the_index_has_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(halfmessages, "DECISIONS_MAX", 0)  # each is forgotten at once
+    service, (committed, given_up) = broker.transactions, prepare(broker, 2)
+    await service.end([committed], True, "g")
+    await service.end([given_up], False, "g")
+    await until(lambda: broker.store.dispatcher.behind_bytes() == 0)
+    await service.end([committed], True, "g")
+    await service.end([given_up], False, "g")
+    with pytest.raises(duolog.NoSuchMessage, match="was committed: it cannot be rolled back"):
+        await service.end([committed], False, "g")
+    with pytest.raises(duolog.NoSuchMessage, match="was rolled back"):
+        await service.end([given_up], True, "g")
+    service._decisions.forgotten_end = broker.store.max_offset + 1  # not indexed up to there
+    with pytest.raises(duolog.Unavailable, match="not indexed yet"):
+        await service.end([committed], True, "g")
+    service._decisions.forgotten_end = broker.store.dispatched_offset
+    await service.end([committed], True, "g")
+
+
+async def test_without_an_index_only_the_decisions_in_memory_are_told(
+    start_node: StartNode, nothing_noted: None
+) -> None:
+    node = await start_node(message_index_enable=False)
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 1)
+    service = (broker := broker_of(node)).transactions
+    committed, given_up = prepare(broker, 2)
+    await service.end([committed], True, "g")
+    halves = await service._known()
+    half = halves.get(given_up)
+    assert half is not None
+    service._discard(halves, half, service._record(half.offset))
+    for origin, commit in ((committed, False), (given_up, True)):
+        with pytest.raises(duolog.NoSuchMessage, match="it cannot be"):
+            await service.end([origin], commit, "g")
+        await service.end([origin], not commit, "g")
+    service._decisions.clear()  # another master
+    await service.end([committed], False, "g")
+    assert service.waiting == 0
+
+
+async def test_a_damaged_half_message_at_the_end_holds_up_no_reading(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, get = broker.transactions, broker.store.get
+
+    def damaged(topic: str, *where: Any) -> GetResult:
+        found = get(topic, *where)
+        if topic != HALF_TOPIC:
+            return found
+        return replace(found, bodies=b"", properties=b"", table=EMPTY_TABLE)
+
+    monkeypatch.setattr(broker.store, "get", damaged)
+    prepare(broker)
+    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] == 1)
+    async with asyncio.timeout(30):
+        halves = await service._known()
+    assert (halves.end, len(halves)) == (1, 0)
+
+
+async def test_a_half_message_that_cannot_be_read_yet_is_told_from_one_that_is_gone(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, (origin,) = broker.transactions, prepare(broker)
+    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] == 1)
+    assert service._record(origin).body == b"0"
+    for call in (lambda: service._record(1), lambda: service._commit(1, 1, [])):
+        with pytest.raises(duolog.Unavailable, match="cannot be read yet"):
+            call()
+    monkeypatch.setattr(broker.store, "record_at", lambda *where: None)
+    with pytest.raises(duolog.NoSuchMessage, match="no longer exists"):
+        service._record(origin)
+
+
+async def test_what_nobody_is_asked_about_is_given_up_before_retention_deletes_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At half of the time for which a segment is kept."""
+    service, (origin,) = broker.transactions, prepare(broker)
+    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] == 1)
+    halves = await service._known()
+    half = halves.get(origin)
+    assert half is not None
+    age = broker.store.options.file_reserved_time * 1800 * 1000 - 1
+    monkeypatch.setattr(broker.times, "store_ms", lambda: half.stored_ms + age)
+    assert not await service._check(halves, half)
+    assert halves.waits(origin)
+    age += 1
+    assert await service._check(halves, half)
+    assert not halves.waits(origin)
+    with pytest.raises(duolog.NoSuchMessage, match="given up"):
+        await service.end([origin], True, "g")
+
+
+async def test_decisions_are_counted_by_topic_with_their_age(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[tuple[str, bool, float]] = []
+    traffic = type(broker.core.traffic)
+    monkeypatch.setattr(traffic, "finish", lambda _, *what: counted.append(what))
+    prepare(broker, 2)
+    await broker.transactions.end([0], True, "g")
+    await broker.transactions.end([1], False, "g")
+    await broker.transactions.end([1], False, "g")
+    assert [what[:2] for what in counted] == [("T", True), ("T", False)]
+    assert all(0 <= what[2] < 60 for what in counted)
+
+
+async def test_nothing_is_decided_while_the_node_stores_nothing(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, (origin,) = broker.transactions, prepare(broker)
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.admission, "may_store", lambda: False)
+        with pytest.raises(duolog.Unavailable, match="does not accept puts"):
+            await service.end([origin], True, "g")
+    assert service.waiting == 1
+    await service.end([origin], True, "g")
+    assert service.waiting == 0
+
+
+async def test_what_the_last_master_left_unrecorded_waits_for_the_index(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it reaches the end of what that one wrote, a commit may be there already."""
+    service, (origin,) = broker.transactions, prepare(broker)
+    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] == 1)
+    await service._known()
+    service._older = origin, broker.store.max_offset + 1
+    await service._known()
+    service._note_ended(_halves(service), [origin])  # a half message of this master
+    service._older = origin + 1, broker.store.max_offset + 1
+    with pytest.raises(duolog.Unavailable, match="not indexed yet"):
+        await service.end([origin], True, "g")
+    service._older = origin + 1, broker.store.dispatched_offset
+    await service.end([origin], True, "g")
+
+
+async def test_progress_is_where_the_next_master_begins_to_read(broker: Broker) -> None:
+    """Behind the first half message that is not decided, nothing is read again."""
+    service = broker.transactions
+    for _ in range(3):
+        prepare(broker)
+    await service.end([0], True, "g")
+    await service.end([2], True, "g")
+    await service.end([1], False, "g")
+    halves = await service._known()
+    prepare(broker)
+    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] == 4)
+    await service._known()
+    service._save(halves)
+    await until(lambda: broker.metadata.tables.committed(GROUP, HALF_TOPIC, 0) == 3)
+    await until(lambda: broker.store.queue_range(OP_TOPIC, 0)[1] == 3)
+    assert broker.metadata.tables.committed(GROUP, OP_TOPIC, 0) == 3
+    stored = broker.store.max_offset
+    service._save(halves)
+    assert broker.store.max_offset == stored, "nothing is new"
+    service.role_changed()
+    assert list(await service._known()) == [3]
+
+
+async def test_a_note_that_names_several_half_messages_is_kept_for_the_last_of_them(
+    broker: Broker,
+) -> None:
+    """As RocketMQ 5 writes them."""
+    service = broker.transactions
+    prepare(broker, 4)
+    note = PutBatch(OP_TOPIC, 0, Columns.of([b"0,2,x"], [b"TAGS\x01d"]), 1, accepted=True)
+    broker.log.write(note)
+    broker.log.pump_soon()
+    await until(lambda: broker.store.queue_range(OP_TOPIC, 0)[1] == 1)
+    service.role_changed()
+    assert sorted(await service._known()) == [1, 3]
+    service._save(await service._known())
+    await until(lambda: broker.metadata.tables.committed(GROUP, HALF_TOPIC, 0) == 1)
+    assert broker.metadata.tables.committed(GROUP, OP_TOPIC, 0) == 0
+    service.role_changed()
+    assert sorted(await service._known()) == [1, 3], "2 does not wait again"
+
+
+async def test_notes_of_half_messages_that_wait_are_kept(broker: Broker) -> None:
+    service = broker.transactions
+    prepare(broker, 3)
+    await service.end([1], True, "g")
+    await service.end([2], True, "g")
+    await until(lambda: broker.store.queue_range(OP_TOPIC, 0)[1] == 2)
+    service._save(await service._known())
+    await until(lambda: broker.metadata.tables.committed(GROUP, HALF_TOPIC, 0) == 0)
+    assert broker.metadata.tables.committed(GROUP, OP_TOPIC, 0) == 0
+    service.role_changed()
+    assert list(await service._known()) == [0]
+
+
+async def test_a_half_message_to_a_topic_that_was_made_again_is_rolled_back(
+    broker: Broker,
+) -> None:
+    service = broker.transactions
+    (old,) = prepare(broker)
+    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] == 1)
+    halves = await service._known()
+    half = halves.get(old)
+    assert half is not None
+    assert not service.is_too_old(half)
+    record = service._record(old)
+    assert not service._dropped(halves, half, record)
+    async with duolog.Client(broker.advertised) as client:
+        await client.admin.delete_topic("T")
+        await client.admin.create_topic("T", 1)
+    await until(lambda: service.is_too_old(half))
+    with pytest.raises(duolog.UnknownTopic, match="deleted since: roll it back"):
+        await service.end([old, *prepare(broker)], True, "g")
+    assert service.pending() == [half], "the other one is committed"
+    assert service._dropped(halves, half, record)
+    await service.end([old], False, "g")
+    with pytest.raises(duolog.NoSuchMessage, match="was rolled back"):
+        await service.end([old], True, "g")
+
+
+@pytest.mark.parametrize(
+    ("group", "immunity"),
+    [("", 0), ("g" * 256, 0), ("a\nb", 0), ("g", -1), ("g", IMMUNITY_SECONDS_MAX + 1)],
+)
+async def test_a_half_message_has_a_group_and_a_bounded_first_check(
+    broker: Broker, group: str, immunity: int
+) -> None:
+    with pytest.raises(duolog.BadRequest):
+        broker.transactions.half(batch(), group, immunity)
+    broker.transactions.half(batch(), "g" * 255, IMMUNITY_SECONDS_MAX)
+    large = PutBatch("T", 0, Columns.of([bytes(broker.store.options.max_message_size + 1)]), 1)
+    with pytest.raises(BadMessage):
+        broker.transactions.half(large, "g")
+    broker.transactions.half(replace(large, accepted=True), "g")
+    broker.transactions.half(batch(), "g", 0)
+
+
+async def test_a_check_is_due_after_what_is_left_of_its_time(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the node's, or of the one that its producer asked for; later checks by their interval."""
+    service, times = broker.transactions, broker.times
+    monkeypatch.setattr(times, "mono_ms", lambda: 5_000_000)
+    monkeypatch.setattr(times, "store_ms", lambda: 100_000)
+    service._options = service._options.model_copy(
+        update={"timeout_ms": 9000, "check_interval_ms": 4000}
+    )
+    told = {"REAL_TOPIC": "T", "PGROUP": "g"}
+    later = {**told, "TRANSACTION_CHECK_TIMES": "2", "CHECK_IMMUNITY_TIME_IN_SECONDS": "20"}
+    for stored, properties, due in (
+        (100_000, told, 9000),
+        (99_000, told, 8000),
+        (101_000, told, 9000),  # by another clock
+        (1000, told, 0),
+        (99_000, {**told, "CHECK_IMMUNITY_TIME_IN_SECONDS": "20"}, 19_000),
+        (99_000, {**told, "CHECK_IMMUNITY_TIME_IN_SECONDS": "x"}, 8000),
+        (99_000, later, 3000),
+    ):
+        half = service._half(7, stored, properties)
+        assert half.check_ms == 5_000_000 + due
+        assert (half.origin, half.offset, half.group, half.topic) == (7, 7, "g", "T")
+        assert half.stored_ms == stored
+
+
+async def test_an_answer_that_does_not_know_yet_has_it_asked_again_after_the_interval(
+    broker: Broker,
+) -> None:
+    service = broker.transactions
+    service.undecided([0], "g")  # nothing is known: nothing happens
+    (origin,) = prepare(broker)
+    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] == 1)
+    halves = await service._known()
+    half = halves.get(origin)
+    assert half is not None
+    service._options = service._options.model_copy(update={"check_interval_ms": 1000})
+    service._turns.add(half)
+    assert service._turns.next("g", half.check_ms, halves.waits) is half
+    before = half.check_ms
+    service.undecided([origin + 9, origin], "h")
+    assert half.check_ms == before, "another group's"
+    service.undecided([origin + 9, origin], "g")
+    assert half.check_ms < before
+    soon = half.check_ms
+    service.undecided([origin], "g")
+    assert half.check_ms == soon, "it is not asked about any more"
+
+
+def _halves(service: TransactionService) -> halfmessages.HalfMessages:
+    assert service.halves is not None
+    return service.halves
