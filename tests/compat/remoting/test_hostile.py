@@ -97,7 +97,8 @@ async def test_every_field_may_be_anything(
                 sent = [{**one, "queueOffset": "0"} for one in sent]
             await answers([remoting.begin(code, spelled(code, one), b"body") for one in sent])
         async with connected(node, Serialization.ROCKETMQ) as binary:
-            for client in (remoting, binary):
+            # The other form has 16 bits for a code: POP has none in it, as with RocketMQ.
+            for client in (remoting, binary) if code < 1 << 15 else (remoting,):
                 fields = spelled(code, right(code))
                 await answers([client.begin(code, fields, body) for body in BODIES])
     failed = [one for one in logged if one["event"] == "remoting: a request failed"]
