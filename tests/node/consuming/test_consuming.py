@@ -403,7 +403,9 @@ def test_a_consumer_in_a_thread_takes_messages_of_a_batch_without_its_loop(tmp_p
             assert [message.body for message in islice(consumer, 3)] == [b"11", b"12", b"13"]
             assert consumer.get(0.0) is not None
             consumer.close()
-            assert consumer.get(0.0) is None
+            assert next(iter(consumer), None) is None
+            with pytest.raises(duolog.BadRequest, match="the consumer is closed"):
+                consumer.get(0.0)
         assert committed(client) == 15
 
 

@@ -123,14 +123,14 @@ def test_deliveries_are_counted_by_groups_that_there_are() -> None:
 
 async def test_a_reader_waits_for_its_quota_and_is_refused_at_the_deadline() -> None:
     node, who = Node(), cast(Any, "alice")
-    await node.reader.may_read(who, "T", 0.0)
+    await node.reader.may_read(who, "T", "g", 0.0)
     assert node.reader.may_go_out(who, "T")
     share = node.reader.share(who, "T", SELECTION)
     assert (share.bytes_max, share.messages_max) == (250, 2)
     node.retry = Wait(300, Subject.parse("user:alice"), Limit.MESSAGES_OUT, 5)
     assert not node.reader.may_go_out(who, "T")
     with pytest.raises(duolog.Throttled):
-        await node.reader.may_read(who, "T", 0.0)
+        await node.reader.may_read(who, "T", "g", 0.0)
     node.reader.sent(who, "T", result(S.FOUND, 8, 2))
     node.reader.sent(who, "T", result(S.OFFSET_OVERFLOW_ONE, 8))
     assert node.counted == [("sent", "T", 20, 2)]

@@ -54,7 +54,9 @@ class Retry:
             raise self.errors.pop(0)
         taken.append(record.body)
 
-    async def store_again(self, group: str, topic: str, record: Record) -> None:
+    async def store_again(
+        self, group: str, topic: str, record: Record, *, counts: bool = True
+    ) -> None:
         await self._take(self.stored, record)
 
     async def to_dead_letters(self, group: str, record: Record) -> None:

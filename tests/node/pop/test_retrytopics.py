@@ -122,7 +122,8 @@ class World:
             metadata=SimpleNamespace(
                 births=births,
                 tables=SimpleNamespace(groups={"g": self.row}),
-                make_internal=self.made.append,
+                make_internal=lambda name, queues: self.made.append(name),
+                topics={},
                 check_not_deleting=lambda group: None,
             ),
             traffic=SimpleNamespace(dead=SimpleNamespace(add=lambda *what: self.dead.append(what))),
