@@ -7,7 +7,7 @@ SPARK := $(VENV)/.spark
 KERNELS := $(VENV)/.kernels
 SPARK_CLASSES := $(VENV)/spark.jsa
 
-.PHONY: help venv certs demo pipeline test test-all check fmt proto sim sim-mutants mutation bench bench-peers fuzz interop clean docs up down \
+.PHONY: help venv certs demo pipeline test test-all check fmt proto sim sim-mutants mutation mutation-room bench bench-peers fuzz interop clean docs up down \
   chaos chaos-containers test-long test-grpc test-spark test-cluster test-containers fetch
 
 SEEDS ?= 500
@@ -148,6 +148,10 @@ sim-mutants: venv  ## Plant known bugs; the simulator must catch every one (SAMP
 BUDGET ?= 30
 mutation: venv  ## Judge mechanical mutants for $(BUDGET) minutes; SAMPLE draws which ones come first.
 	@$(BIN)/python -m sim.mechanical --budget $(BUDGET) $(if $(SAMPLE),--sample $(SAMPLE))
+
+ROOM ?= node/pop
+mutation-room: venv  ## Judge mechanical mutants of $(ROOM) by its unit tests alone (COUNT of them, drawn by SAMPLE).
+	@$(BIN)/python -m sim.rooms $(ROOM) $(if $(COUNT),--count $(COUNT)) $(if $(SAMPLE),--sample $(SAMPLE))
 
 bench: venv  ## Measure against the limits of this machine; JSON into bench/results.
 	@$(BIN)/python -m bench.run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sim import mechanical
+from sim import mechanical, rooms
 from sim.mechanical import Fate, JudgeError, all_mutants, conclude, equivalent, try_one, workspace
 from sim.mutation import Mechanical, mutants, mutated
 from tests.until import wait_until
@@ -203,3 +203,32 @@ def test_the_score_is_printed_and_a_low_one_fails(capsys: pytest.CaptureFixture[
     assert "killed 9 of 10 mechanical mutants (90.0%: tests 9)" in capsys.readouterr().out
     enough = mechanical.LEAST_JUDGED
     assert conclude([dead] * enough + [alive] * enough, 100, 2) == 1
+
+
+def test_listed_mutants_of_rooms_exist_and_every_function_can_tell_that_it_runs() -> None:
+    known = rooms.all_mutants()
+    equivalent(known, rooms.EQUIVALENT)
+    for mutant in {(one.path, one.function): one for one in known.values()}.values():
+        source = (mechanical.ROOT / mutant.path).read_text()
+        assert rooms.noting(mutant.path, source, mutant.function).co_name in mutant.function
+
+
+def test_awaited_calls_are_left_out_and_lines_of_the_log_are_left_as_they_are() -> None:
+    source = "async def f(a):\n    await a.b()\n    log.info('c', d=1)\n    await a.e()\n"
+    changes = {(m.name.split(":")[2], m.before.strip()) for m in found(source)}
+    assert changes == {("drop", "await a.b()"), ("drop", "await a.e()")}
+
+
+def test_a_mutant_of_a_room_is_killed_by_a_test_of_its_lines(tmp_path: Path) -> None:
+    """In a process of its own: nothing of pytest's is started twice in this one."""
+    name = "client/duolog/_backoff.py:would_be_cut_off:"
+    tests = "tests/client/test_sending.py::test_a_try_has_no_more_time_than_is_left"
+    judged = subprocess.run(
+        [sys.executable, "-m", "sim.rooms", "client/duolog", "--mutant", name, "--tests", tests],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert "mechanical mutants" in judged.stdout, judged.stderr
+    assert judged.returncode == 0
+    assert judged.stderr.count(name) >= 2

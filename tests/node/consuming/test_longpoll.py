@@ -54,7 +54,7 @@ class Node:
         self.selections.append(selection)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
-    async def may_read(self, who: Who, topic: str, deadline: float) -> None:
+    async def may_read(self, who: Who, topic: str, group: str, deadline: float) -> None:
         self.asked.append("may read")
 
     def share(self, who: Who, topic: str, selection: Selection) -> Selection:

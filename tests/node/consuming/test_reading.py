@@ -75,7 +75,7 @@ class Node:
         self.wanted.append((start, wanted))
         return self.answers.pop(0)
 
-    async def _may_read(self, who: object, topic: str, deadline: float) -> Wait | None:
+    async def _may_read(self, who: object, topic: str, deadline: float, group: str) -> Wait | None:
         return self.retry
 
 
