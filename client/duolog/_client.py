@@ -53,7 +53,7 @@ def parse_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:
     """`host:port,host:port` or a sequence of them. Raises BadRequest."""
     words = endpoints.split(",") if isinstance(endpoints, str) else endpoints
     found = tuple(
-        word.strip() for each in checked_texts("endpoints", words) if (word := each.strip())
+        word for each in checked_texts("endpoints", words, empty=True) if (word := each.strip())
     )
     if not found:
         raise BadRequest("no endpoints given: expected HOST:PORT[,HOST:PORT...]")
@@ -102,7 +102,7 @@ class Client:
             runtime: what the client runs on; a simulation gives its own.
         """
         _check_timeout(timeout)
-        checked_whole("busy_poll_us", busy_poll_us, 0, MICROSECONDS_MAX)
+        checked_number("busy_poll_us", busy_poll_us, 0, MICROSECONDS_MAX)
         self._endpoints = parse_endpoints(endpoints)
         login, secured = login_of(user, password), tls_of(tls)
         if secured is not None:
@@ -153,7 +153,7 @@ class Client:
         self, timeout: float | None, buffering: Buffering, options: SendOptions
     ) -> Producer:
         """Not called by users: `producer`, that may take messages from other threads."""
-        checked_whole("buffer_bytes", buffering.bytes, 1)
+        checked_number("buffer_bytes", buffering.bytes, 1)
         checked_number("linger", buffering.linger, 0)
         _check_timeout(timeout)
         made = Producer(self._router, self._topics, timeout or self._timeout, buffering, options)
@@ -236,7 +236,7 @@ class Client:
             )
         consumption = Consumption(
             group=group,
-            tags=checked_texts("tags", tags),
+            tags=_tags(tags),
             sql=sql,
             start=start,
             commit_interval=commit_interval,
@@ -280,7 +280,7 @@ class Client:
             max_messages=checked_whole("max_messages", max_messages, 0, UINT32_MAX),
             max_bytes=checked_whole("max_bytes", max_bytes, 0, UINT32_MAX),
             wait_ms=int(checked_number("wait", wait, 0, WAIT_SECONDS_MAX) * 1000),
-            tags=checked_texts("tags", tags),
+            tags=_tags(tags),
             sql=checked_text("sql", sql, empty=True),
         )
         replica_group, _ = await self._topics.slot(topic, queue_id, group, self._timeout)
@@ -352,6 +352,11 @@ class Client:
     async def __aexit__(self, kind: object, *_: object) -> None:
         """Close."""
         await close_after(kind, self.close)
+
+
+def _tags(tags: str | Sequence[str]) -> tuple[str, ...]:
+    """An empty one among them is that of messages without a tag."""
+    return checked_texts("tags", tags or (), empty=True)
 
 
 def _check_timeout(timeout: float | None) -> None:

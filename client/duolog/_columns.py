@@ -103,7 +103,7 @@ def property_text(
     keys: several, or a str that is one.
     """
     pairs: dict[str, str] = {}
-    if properties and not isinstance(properties, Mapping):
+    if properties and not hasattr(properties, "items"):
         raise BadRequest(f"properties must be a dict of str, not {type(properties).__name__}")
     for name, value in (properties or {}).items():
         if name in RESERVED:

@@ -31,7 +31,6 @@ from duolog._membership import (
 from duolog._message import Batch, Message
 from duolog._router import FRESH_SECONDS, Router
 from duolog._start import Start
-from duolog._terms import LEVEL_MAX
 from duolog._topics import TopicCache
 from duolog._tracecontext import context_in
 
@@ -287,7 +286,7 @@ class Consumer:
         Returns where it is now: %RETRY%<group> (when its delay is over) or %DLQ%<group>. Raises
         BadRequest if the consumer broadcasts, NoSuchMessage if it is no longer there.
         """
-        checked_whole("delay_level", delay_level, -INT32_MAX, LEVEL_MAX)
+        checked_whole("delay_level", delay_level, -INT32_MAX, INT32_MAX)
         checked_whole("max_attempts", max_attempts, 0, INT32_MAX)
         if isinstance(self._place, OffsetFile):
             raise BadRequest("a broadcasting consumer cannot send messages back")

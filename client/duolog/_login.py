@@ -74,7 +74,7 @@ class Login:
 def login_of(user: str, password: str) -> Login | None:
     """None where neither is given. Raises BadRequest."""
     for name, value in (("user", user), ("password", password)):
-        if not isinstance(value, str):
+        if value and not isinstance(value, str):  # None, as of a variable that is not set
             raise BadRequest(f"{name} must be a str, not {type(value).__name__}")
     return Login(user, password) if user or password else None
 

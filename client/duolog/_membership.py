@@ -22,7 +22,7 @@ from duolog.wire import duolog_pb2 as wire
 
 Queue = tuple[str, int]
 LEAVE_SECONDS = 2.0
-INTERVAL_SECONDS_MAX = 86400.0
+SESSION_SECONDS_MAX = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +46,8 @@ class Consumption:
     def __post_init__(self) -> None:
         """Raise BadRequest if a start, a group, an interval or the filters are invalid."""
         checked_text("sql", self.sql, empty=True)
-        checked_number("commit_interval", self.commit_interval, 0, INTERVAL_SECONDS_MAX)
-        if not checked_number("session", self.session, 0, INTERVAL_SECONDS_MAX):
+        checked_number("commit_interval", self.commit_interval, 0)
+        if not checked_number("session", self.session, 0, SESSION_SECONDS_MAX):
             raise BadRequest("session is 0 s; it must be above 0")
         if self.tags and self.sql:
             raise BadRequest("filter messages by tags or by SQL, not by both")

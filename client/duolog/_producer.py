@@ -25,6 +25,7 @@ from duolog._batcher import (
 from duolog._checks import (
     INT32_MAX,
     checked_bodies,
+    checked_body,
     checked_number,
     checked_text,
     checked_texts,
@@ -181,8 +182,8 @@ class Producer:
             group: the replica group of that queue, where the topic lies in several.
             delay: seconds until consumers get it (at most 3 days; rounded up to 10 ms), or
             deliver_at: the time (ms) when they get it, or
-            delay_level: one of RocketMQ's levels, 1 for 1 s to 18 for 2 h. The receipt of such a
-                message has the queue offset at which it waits.
+            delay_level: one of the node's levels, by default 1 for 1 s to 18 for 2 h; a higher one
+                is the last. The receipt of such a message has the queue offset at which it waits.
             timeout: seconds for everything: route, retries, answer.
 
         Raises:
@@ -218,7 +219,7 @@ class Producer:
                 bodies.append(body)
                 return await answer
         if type(body) is not bytes:
-            body = _copied(body)
+            body = checked_body("a body", body)
         _check_place(topic, queue_id)
         if self._closed:
             raise producer_closed()
@@ -321,7 +322,7 @@ class Producer:
         if batcher.used >= batcher.buffer_bytes:
             batcher.refuse_more()
         if type(body) is not bytes:
-            body = _copied(body)
+            body = checked_body("a body", body)
         _check_place(topic, queue_id)
         terms, text = PLAIN, b""
         if delay is not None or deliver_at is not None or delay_level is not None:
@@ -462,7 +463,8 @@ class Producer:
         self._check_open()
         seconds = self._timeout if timeout is None else _seconds(timeout)
         _check_place(topic, queue_id)
-        if not checked_bodies(bodies):
+        bodies = checked_bodies(bodies)
+        if not bodies:
             return BatchReceipt(0, ())
         for name, columns in (("keys", keys), ("tags_list", tags_list)):
             if columns is not None and (isinstance(columns, str) or len(columns) != len(bodies)):
@@ -566,13 +568,6 @@ def _text(
     if key:
         keys = (key, *checked_texts("keys", keys)) if keys else (key,)
     return property_text(tags, keys, properties)
-
-
-def _copied(body: bytes) -> bytes:
-    """A body that its owner may change meanwhile. Raises BadRequest for what is none."""
-    if not isinstance(body, bytes | bytearray | memoryview):
-        raise BadRequest(f"a body must be bytes, not {type(body).__name__}")
-    return bytes(body)
 
 
 def _check_place(topic: str, queue_id: int | None) -> None:

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from duolog._checks import checked_number, checked_whole
+from duolog._checks import INT32_MAX, checked_number, checked_whole
 from duolog._errors import BadRequest
 
-LEVEL_MAX = 18  # a node may be set to fewer or more levels; RocketMQ's names go up to this one
+DELAY_SECONDS_MAX = 1e12  # more, in ms since 1970, may not fit the wire
 MS_LEAST = 30_000_000_000  # a time in seconds is taken for one in ms below this
 
 
@@ -36,10 +36,11 @@ class Terms:
         if len(given) > 1:
             raise BadRequest("give only one of delay, deliver_at and delay_level")
         if delay is not None:
-            return Terms(int(wall_ms + checked_number("delay", delay, 0) * 1000))
+            return Terms(int(wall_ms + checked_number("delay", delay, 0, DELAY_SECONDS_MAX) * 1000))
         if deliver_at is None:
-            return Terms(delay_level=checked_whole("delay_level", delay_level or 0, 0, LEVEL_MAX))
-        if 0 < checked_whole("deliver_at", deliver_at) < MS_LEAST:
+            return Terms(delay_level=checked_whole("delay_level", delay_level or 0, 0, INT32_MAX))
+        deliver_at = checked_whole("deliver_at", deliver_at)
+        if 0 < deliver_at < MS_LEAST:
             raise BadRequest(f"deliver_at is {deliver_at}: that is 1970; give ms, not seconds")
         return Terms(deliver_at)
 

@@ -1,13 +1,20 @@
 """What a program hands to the SDK by mistake: one typed error in words, before anything is sent."""
 
+import enum
 import math
+from array import array
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import duolog
 import duolog.sync
+import numpy as np
 import pytest
+from duolog._checks import checked_bodies, checked_number, checked_text, checked_whole
+from duolog._client import parse_endpoints
 from duolog._columns import parse_properties, property_text
+from duolog._login import login_of
+from duolog._terms import Terms
 
 NOWHERE = "127.0.0.1:1"  # a call that reached it would be Unavailable
 HALF = "\ud800"
@@ -47,8 +54,9 @@ SENT: list[tuple[dict[str, Any], str]] = [
     ({"delay": "5"}, "delay must be a number"),
     ({"delay": NAN}, "delay is nan"),
     ({"delay": INF}, "delay is inf"),
-    ({"delay": -1}, "delay is -1; it must be at least 0"),
-    ({"delay_level": 19}, "delay_level is 19; it must be 0 to 18"),
+    ({"delay": 1e13}, "delay is 1"),
+    ({"delay": -1}, "delay is -1; it must be 0 to"),
+    ({"delay_level": 1 << 31}, "delay_level is 2147483648; it must be 0 to 2147483647"),
     ({"delay_level": -1}, "delay_level is -1"),
     ({"delay_level": 1.5}, "delay_level must be a whole number"),
     ({"deliver_at": 1_764_441_600}, "give ms, not seconds"),
@@ -131,6 +139,51 @@ def test_a_call_with_a_wrong_value_is_refused_by_name(
 ) -> None:
     with pytest.raises(duolog.BadRequest, match=words):
         call(client)
+
+
+class Text(str):
+    """As programs make them of their settings."""
+
+
+class Level(enum.IntEnum):
+    TEN_SECONDS = 3
+
+
+class Headers:
+    """Not a Mapping: as those of `http.client`."""
+
+    def items(self) -> list[tuple[str, str]]:
+        return [("a", "b")]
+
+
+def test_values_like_those_that_are_asked_for_are_taken() -> None:
+    assert checked_whole("queue_id", cast(int, np.int64(3))) == Level.TEN_SECONDS
+    assert checked_whole("delay_level", Level.TEN_SECONDS) == 3
+    assert Terms.of(None, None, 25, 0).delay_level == 25  # the node may have so many
+    assert Terms.of(None, 0, None, 0).deliver_time == 0
+    now = 1_764_441_600_123
+    assert Terms.of(cast(float, np.float32(1.5)), None, None, now).deliver_time == now + 1500
+    assert checked_number("timeout", INF) == INF
+    assert checked_text("topic", Text("T")) == "T"
+    assert parse_properties(property_text(None, (), cast(Any, Headers()))) == {"a": "b"}
+
+
+def test_bodies_of_a_batch_that_are_not_bytes_are_copied() -> None:
+    changing = bytearray(b"ab")
+    bodies = checked_bodies(cast(Any, [changing, memoryview(array("I", [1, 2])), b"c"]))
+    changing[0] = 0
+    assert list(bodies) == [b"ab", array("I", [1, 2]).tobytes(), b"c"]
+
+
+def test_settings_that_are_not_given_may_be_empty_or_none() -> None:
+    assert parse_endpoints("a:1, b:2,") == parse_endpoints(["a:1", "b:2", ""]) == ("a:1", "b:2")
+    assert login_of(cast(str, None), cast(str, None)) is None
+    client = duolog.Client(NOWHERE, timeout=INF)
+    for nothing in (cast(str, None), "", ()):
+        assert client.consumer("g", "T", tags=nothing)._consumption.tags == ()
+    assert client.consumer("g", "T", tags=["", "a"])._consumption.tags == ("", "a")
+    assert client.consumer("g", "T", commit_interval=INF)._consumption.commit_interval == INF
+    client.producer(buffer_bytes=cast(int, 1e6), linger=INF)
 
 
 def test_a_str_is_one_tag_and_one_key(client: duolog.sync.Client) -> None:
