@@ -11,12 +11,11 @@ import contextlib
 import copy
 import threading
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar
+from typing import Any
 
 from duolog._background import Background, without_frames
 from duolog._columns import pack
@@ -128,8 +127,6 @@ class Batcher:
     where the loop is given, any thread may call these.
     """
 
-    living: ClassVar["weakref.WeakSet[Batcher]"] = weakref.WeakSet()
-
     def __init__(self, sender: Sender, buffering: Buffering = AT_ONCE) -> None:
         self._closed = True  # until all is here
         self._sender = sender
@@ -154,11 +151,11 @@ class Batcher:
         self._due = inf  # when expired messages are searched for
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self.living.add(self)
 
     def __del__(self) -> None:
         """Warn where messages go with it."""
-        if not self._closed and (count := self.unanswered):
+        # Without the lock: nobody else has it, but a thread that a fork left behind.
+        if not self._closed and (count := _unanswered(self._all_postings())):
             warnings.warn(
                 f"a producer was collected with {count} posted messages that have no answer, and "
                 "may not be stored: close it, or its client",
@@ -246,14 +243,9 @@ class Batcher:
         return posting
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The producer's loop, where it is known."""
-        return self._loop
-
-    @property
     def unanswered(self) -> int:
         """Posted messages whose outcome is not known."""
-        return sum(posting.unanswered for _, posting in self._postings())
+        return _unanswered(self._postings())
 
     def running_loop(self) -> asyncio.AbstractEventLoop:
         """The producer's loop. Raises RuntimeError where none runs, or another one."""
@@ -510,7 +502,10 @@ class Batcher:
     def _postings(self) -> list[tuple[Filling, Posting]]:
         """All that have no answer yet."""
         with self.lock:
-            return [(busy, one) for busy in self._busy for one in (*busy.on_way, *busy.waiting)]
+            return self._all_postings()
+
+    def _all_postings(self) -> list[tuple[Filling, Posting]]:
+        return [(busy, one) for busy in self._busy for one in (*busy.on_way, *busy.waiting)]
 
     async def answered(self) -> None:
         """Wait until every message that was taken before has its answer."""
@@ -543,6 +538,10 @@ class Batcher:
         for filling in list(self._busy):
             filling.waiting.clear()
         self._busy.clear()
+
+
+def _unanswered(postings: list[tuple[Filling, Posting]]) -> int:
+    return sum(posting.unanswered for _, posting in postings)
 
 
 def _now(do: Callable[..., object], *arguments: object) -> None:

@@ -42,6 +42,7 @@ A = TypeVar("A")
 F = TypeVar("F")
 P = ParamSpec("P")
 END_SECONDS = 10.0  # that the end of the program waits for answers to posted messages
+SOON_SECONDS = 1.0  # in which the thread of all clients should respond
 INTERRUPTIONS_MAX = 10  # of what cleans up after one; a user who keeps interrupting wants to end
 
 
@@ -57,6 +58,7 @@ class _Thread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self.batchers: weakref.WeakSet[Batcher] = weakref.WeakSet()  # only it adds to them
         self.thread = threading.Thread(target=self._run, name="duolog-clients", daemon=True)
         self.thread.start()
 
@@ -95,6 +97,7 @@ class _Loop:
     def __init__(self) -> None:
         running = _Thread.running()
         self.loop, self._thread = running.loop, running.thread
+        self.batchers = running.batchers
         self.closed = False
         self.forked = False  # in a child, which has none of its parent's threads
         self.living.add(self)
@@ -155,37 +158,81 @@ if hasattr(os, "register_at_fork"):
 
 
 def _finish() -> None:
-    """Wait, at the end of the program, for posted messages of producers that were not closed.
+    """Wait, when the main thread has ended, for posted messages of producers that are not closed.
 
-    What may not be stored is said on stderr: nobody is left to read an error.
+    What may not be stored is said on stderr: nobody is left to read an error. Other threads may
+    post, and read errors, until they end: then after them.
+    """
+    answered = _at_the_end(_answered, END_SECONDS)
+    main = threading.current_thread()
+    if all(thread is main or thread.daemon for thread in threading.enumerate()):
+        _say_lost()
+        return
+    atexit.register(_say_lost)
+    if answered:
+        atexit.register(_at_the_end, _answered, END_SECONDS)
+
+
+def _at_the_end(
+    work: Callable[[list[Batcher]], Coroutine[Any, Any, T]], seconds: float
+) -> T | None:
+    """Do something with the producers in their thread; None where that takes longer.
+
+    It does where an `on_done` waits, against what `Producer.post` says. An error would keep other
+    threads of the program from ending as they should, so would an interruption: it ends the wait.
     """
     running = _Thread._running
     if running is None:
+        return None
+
+    async def done() -> T:
+        async with asyncio.timeout(seconds):
+            return await work(list(running.batchers))
+
+    try:
+        return asyncio.run_coroutine_threadsafe(done(), running.loop).result(seconds + SOON_SECONDS)
+    except BaseException as error:
+        if not isinstance(error, TimeoutError | KeyboardInterrupt):
+            report(error)
+        return None
+
+
+async def _answered(batchers: list[Batcher]) -> bool:
+    await asyncio.gather(*(each.answered() for each in batchers if each.unanswered))
+    return True
+
+
+def _say_lost() -> None:
+    running = _Thread._running
+    if running is None:
         return
-    batchers = [each for each in Batcher.living if each.loop is running.loop]
+    lost = _at_the_end(_told_lost, SOON_SECONDS)
+    if lost is None:  # it waits: nothing changes meanwhile
+        with contextlib.suppress(RuntimeError):
+            lost = _lost(list(running.batchers))
+    for text in lost or ():
+        if sys.stderr is not None:
+            print(f"duolog: {text}", file=sys.stderr)
 
-    async def finish() -> None:
-        waits = [each.answered() for each in batchers if each.unanswered]
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_SECONDS):
-                await asyncio.gather(*waits)
 
-    asyncio.run_coroutine_threadsafe(finish(), running.loop).result()
+async def _told_lost(batchers: list[Batcher]) -> list[str]:
+    return _lost(batchers)
+
+
+def _lost(batchers: list[Batcher]) -> list[str]:
+    """What may not be stored, in words."""
+    lost = []
     for each in batchers:
         if count := each.unanswered:
-            _say(
+            lost.append(
                 f"{count} posted messages have no answer, and may not be stored: close the producer"
             )
         try:
             each.raise_unasked()
-        except DuologError as error:
+        except Exception as error:
             notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-            _say(f"a posted message is not known to be stored: {error}{notes}")
-
-
-def _say(text: str) -> None:
-    if sys.stderr is not None:
-        print(f"duolog: {text}", file=sys.stderr)
+            lost.append(f"a posted message is not known to be stored: {error}{notes}")
+    return lost
 
 
 # As the first of these, before executors end: one of them resolves names of hosts.
@@ -604,8 +651,13 @@ class Client(_Face[_client.Client]):
         """A producer, as `duolog.Client.producer`."""
         buffering = Buffering(linger, buffer_bytes, self._loop.loop)
         options = SendOptions(accept_weak=accept_weak)
-        made = self._loop.call(lambda: self._of.make_producer(timeout, buffering, options))
-        return Producer(self._loop, made)
+
+        def make() -> AsyncProducer:
+            made = self._of.make_producer(timeout, buffering, options)
+            self._loop.batchers.add(made._batcher)
+            return made
+
+        return Producer(self._loop, self._loop.call(make))
 
     def transactions(
         self,

@@ -124,7 +124,8 @@ from duolog._receipts import Part
 duolog.sync.END_SECONDS = 0.5
 
 async def send(batch, seconds):
-    await asyncio.get_running_loop().getaddrinfo("localhost", 1)  # executors still run
+    if batch.topic != "late":
+        await asyncio.get_running_loop().getaddrinfo("localhost", 1)  # executors still run
     if batch.topic == "stuck":
         await asyncio.Event().wait()
     if batch.topic == "refused":
@@ -132,13 +133,16 @@ async def send(batch, seconds):
     print("sent", batch.count)
     return [Part(batch.topic, 0, batch.first, batch.count, 0, 0, 0, "PUT_OK")]
 
-def post(topic):
+def producer():
     producer = duolog.sync.Client("127.0.0.1:1").producer(linger=60)
     producer._of._sender.send = send
-    for _ in range(100):
-        producer.post(topic, b"x")
+    return producer
 
-post(sys.argv[1])
+def post(topic, on_done=None):
+    made = producer()
+    for _ in range(100):
+        made.post(topic, b"x", on_done=on_done)
+    return made
 """
 
 
@@ -153,7 +157,37 @@ post(sys.argv[1])
 def test_a_program_that_ends_sends_what_it_posted_or_says_what_is_lost(
     topic: str, said: str
 ) -> None:
-    assert said in in_a_program(f"import sys\nsys.argv[1:] = [{topic!r}]\n{PROGRAM_THAT_ENDS}")
+    assert said in in_a_program(f"{PROGRAM_THAT_ENDS}\npost({topic!r})\n")
+
+
+def test_a_program_ends_although_a_callback_waits_for_what_will_not_come() -> None:
+    told = in_a_program(
+        f"{PROGRAM_THAT_ENDS}\n"
+        "import threading\n"
+        "duolog.sync.SOON_SECONDS = 0.1\n"
+        "made = post('T', lambda posted: threading.Event().wait())\n"
+        "made.post('T', b'x', queue_id=0)\n"
+        "made.flush_soon = made._loop.start(made._of.flush())\n"
+    )
+    assert "1 posted messages have no answer" in told
+
+
+def test_a_thread_that_runs_on_gets_its_errors_and_sends_what_it_posted() -> None:
+    told = in_a_program(
+        f"{PROGRAM_THAT_ENDS}\n"
+        "import threading\n"
+        "def work(made):\n"
+        "    threading.main_thread().join()\n"
+        "    made.post('stuck', b'x', timeout=0.1)\n"
+        "    try:\n"
+        "        made.close()\n"
+        "    except duolog.DuologError as error:\n"
+        "        print('caught', error)\n"
+        "    post('late')\n"
+        "made = post('refused')\n"
+        "threading.Thread(target=work, args=[made]).start()\n"
+    )
+    assert told == "caught no node\nsent 100\n"
 
 
 def test_an_asynchronous_producer_warns_where_messages_go_with_it() -> None:
