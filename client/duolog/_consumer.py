@@ -69,6 +69,7 @@ class Consumer:
         self._at_hand: Iterator[Message] = iter(())
         self._left = False
         self._started = False
+        self._entered = False
         self._polled = False  # the program has asked for messages
         self._background = Background()
         self._spans = router.runtime.spans
@@ -154,9 +155,10 @@ class Consumer:
 
     async def __aenter__(self) -> "Consumer":
         """Join."""
-        if self._started:
+        if self._entered:
             raise BadRequest("the consumer is in use already: make another one")
         await self.start()
+        self._entered = True
         return self
 
     def _check_open(self) -> None:
@@ -280,7 +282,8 @@ class Consumer:
 
         Args:
             message: one that this consumer was given.
-            delay_level: 1 to 18; 0 for the ladder: 10 s, 30 s, 1 min ... 2 h; negative gives it up.
+            delay_level: one of the node's, 1 to 18 by default; 0 for the ladder: 10 s, 30 s, 1 min
+                ... 2 h; negative gives it up.
             max_attempts: before it is a dead letter; 0 for the group's `retry_times`.
 
         Returns where it is now: %RETRY%<group> (when its delay is over) or %DLQ%<group>. Raises

@@ -520,8 +520,15 @@ class Consumer(_Face[AsyncConsumer]):
 
     def __iter__(self) -> Iterator[Message]:
         """All messages, until the consumer is closed."""
-        while not self._of.closed and (message := self.get()) is not None:
-            yield message
+        while not self._of.closed:
+            try:
+                message = self.get()
+            except BadRequest:
+                if self._of.closed:  # by another thread, since
+                    return
+                raise
+            if message is not None:
+                yield message
 
     def close(self) -> None:
         """Commit and leave the group. In a forked process it does nothing: it is the parent's."""

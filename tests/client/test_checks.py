@@ -191,6 +191,39 @@ def test_a_str_is_one_tag_and_one_key(client: duolog.sync.Client) -> None:
     assert parse_properties(property_text(None, "abc", None)) == {"KEYS": "abc"}
 
 
+async def test_a_consumer_that_was_started_may_be_entered_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def joins(consumer: duolog.Consumer) -> None:
+        pass
+
+    monkeypatch.setattr(duolog.Consumer, "_join", joins)
+    client = duolog.Client(NOWHERE, timeout=0.1)
+    consumer = client.consumer("g", "T")
+    await consumer.start()
+    async with consumer:
+        assert await consumer.get(0) is None
+        with pytest.raises(duolog.BadRequest, match="in use already"):
+            await consumer.__aenter__()
+    with pytest.raises(duolog.BadRequest, match="is closed"):
+        await consumer.get(0)
+
+
+def test_a_loop_over_messages_ends_where_another_thread_closes_the_consumer(
+    client: duolog.sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = client.consumer("g", "T")
+    monkeypatch.setattr(consumer._of, "_started", True)
+    get = consumer.get
+
+    def closed_meanwhile() -> duolog.Message | None:
+        consumer.close()
+        return get()
+
+    monkeypatch.setattr(consumer, "get", closed_meanwhile)
+    assert list(consumer) == []
+
+
 async def test_a_client_and_a_consumer_that_are_closed_refuse_every_call() -> None:
     client = duolog.Client(NOWHERE, timeout=0.1)
     consumer = client.consumer("g", "T")
