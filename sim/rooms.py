@@ -237,7 +237,7 @@ class Judge:
         elif time.monotonic() < one.until:
             return None
         else:
-            os.kill(one.process, signal.SIGKILL)
+            os.killpg(one.process, signal.SIGKILL)  # with the programs that its test started
         os.close(one.reader)
         os.waitpid(one.process, 0)
         shutil.rmtree(one.where, ignore_errors=True)
