@@ -535,12 +535,13 @@ class PopService:
     def _watched(self, request: PopRequest) -> list[tuple[str, int]]:
         if request.subscriber is not None:
             return [(request.topic, NO_QUEUE)]  # it is woken, and counts as a waiting reader
-        config = self._core.metadata.topics[request.topic]
-        queues = range(config.queues)
-        watched = [(request.topic, queue) for queue in queues]
-        retry = retry_topic(request.group, request.topic)
-        copies = queues if config.message_type == PRIORITY else range(1)
-        return [*watched, *((retry, queue) for queue in copies)]
+        topics = self._core.metadata.topics
+        config, retry = topics[request.topic], retry_topic(request.group, request.topic)
+        copies = config.queues if config.message_type == PRIORITY else 1
+        if retry in topics:  # it may be of a time when the topic had priorities
+            copies = max(copies, topics[retry].queues)
+        queues = (request.topic, config.queues), (retry, copies)
+        return [(topic, queue) for topic, count in queues for queue in range(count)]
 
     def _watch(self, request: PopRequest, line: Line) -> None:
         line.polls += 1

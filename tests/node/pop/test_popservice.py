@@ -568,6 +568,14 @@ async def test_a_poll_waits_for_a_message_and_others_wait_on(world: World) -> No
     assert (world.calls.count, len(world.broker.log.board)) == (0, 0)
 
 
+async def test_a_poll_waits_for_copies_in_every_queue_of_the_retry_topic(world: World) -> None:
+    retry = retry_topic("g", "T")
+    world.broker.metadata.make_internal(retry, 3)
+    await until(lambda: retry in world.broker.metadata.topics)
+    watched = world.pop._watched(request_of())
+    assert watched == [("T", 0), (retry, 0), (retry, 1), (retry, 2)]
+
+
 async def test_all_polls_look_again_when_the_mastership_changes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
