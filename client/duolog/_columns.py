@@ -112,10 +112,7 @@ def property_text(
     if tags:
         pairs["TAGS"] = tags
     if keys:
-        keys = checked_texts("keys", keys)
-        if any(KEY_SEPARATOR in key for key in keys):
-            raise BadRequest("a key must not be empty or contain a space")
-        pairs["KEYS"] = KEY_SEPARATOR.join(keys)
+        pairs["KEYS"] = _joined(keys)
     for name, value in pairs.items():
         if type(value) is not str or type(name) is not str:
             checked_text("tags" if name == "TAGS" else f"the value of property {name!r}", value)
@@ -128,6 +125,19 @@ def property_text(
         name + NAME_VALUE_SEPARATOR + value for name, value in pairs.items()
     )
     return encoded("the text of the properties", text)
+
+
+def _joined(keys: str | Sequence[str]) -> str:
+    if type(keys) is not tuple and type(keys) is not list:
+        keys = checked_texts("keys", keys)
+    try:
+        joined = KEY_SEPARATOR.join(keys)
+    except TypeError:
+        checked_texts("keys", keys)  # says which is none
+        raise
+    if joined.count(KEY_SEPARATOR) >= len(keys) or not all(keys):
+        raise BadRequest("a key must not be empty or contain a space")
+    return joined
 
 
 def _has_control(text: str) -> bool:

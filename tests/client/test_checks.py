@@ -40,6 +40,7 @@ SENT: list[tuple[dict[str, Any], str]] = [
     ({"keys": [7]}, "one of keys must be a str"),
     ({"keys": b"ab"}, "keys must be a str or a sequence"),
     ({"keys": ["a b", "c"]}, "a key must not"),
+    ({"keys": ["a", ""]}, "a key must not be empty"),
     ({"tags": 7}, "tags must be a str"),
     ({"tags": ["a"]}, "tags must be a str, not list"),
     ({"tags": HALF}, "no valid text"),
