@@ -138,7 +138,7 @@ class Admin:
             topic=checked_text("topic", topic),
             queues=checked_whole("queues", queues, 1, INT32_MAX),
             perm=checked_whole("perm", perm, 0, INT32_MAX),
-            message_type=checked_text("message_type", message_type, empty=True),
+            message_type=checked_text("message_type", message_type or "", empty=True),
             lite_ttl_minutes=checked_whole("lite_ttl_minutes", lite_ttl_minutes, 0, INT32_MAX),
         )
         await self._router.groups(self._timeout)

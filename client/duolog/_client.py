@@ -281,7 +281,7 @@ class Client:
             max_bytes=checked_whole("max_bytes", max_bytes, 0, UINT32_MAX),
             wait_ms=int(checked_number("wait", wait, 0, WAIT_SECONDS_MAX) * 1000),
             tags=_tags(tags),
-            sql=checked_text("sql", sql, empty=True),
+            sql=checked_text("sql", sql or "", empty=True),
         )
         replica_group, _ = await self._topics.slot(topic, queue_id, group, self._timeout)
         return Batch(await self.fetch(request, replica_group), replica_group)

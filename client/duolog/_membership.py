@@ -45,7 +45,7 @@ class Consumption:
 
     def __post_init__(self) -> None:
         """Raise BadRequest if a start, a group, an interval or the filters are invalid."""
-        checked_text("sql", self.sql, empty=True)
+        checked_text("sql", self.sql or "", empty=True)
         checked_number("commit_interval", self.commit_interval, 0)
         if not checked_number("session", self.session, 0, SESSION_SECONDS_MAX):
             raise BadRequest("session is 0 s; it must be above 0")

@@ -178,13 +178,14 @@ def test_bodies_of_a_batch_that_are_not_bytes_are_copied() -> None:
 
 def test_settings_that_are_not_given_may_be_empty_or_none() -> None:
     assert parse_endpoints("a:1, b:2,") == parse_endpoints(["a:1", "b:2", ""]) == ("a:1", "b:2")
-    assert login_of(cast(str, None), cast(str, None)) is None
     client = duolog.Client(NOWHERE, timeout=INF)
-    for nothing in (cast(str, None), "", ()):
-        assert client.consumer("g", "T", tags=nothing)._consumption.tags == ()
+    none = cast(str, None)
+    for nothing in (none, "", ()):
+        assert client.consumer("g", "T", tags=nothing, sql=none)._consumption.tags == ()
     assert client.consumer("g", "T", tags=["", "a"])._consumption.tags == ("", "a")
     assert client.consumer("g", "T", commit_interval=INF)._consumption.commit_interval == INF
     client.producer(buffer_bytes=cast(int, 1e6), linger=INF)
+    assert login_of(none, none) is None
 
 
 def test_a_str_is_one_tag_and_one_key(client: duolog.sync.Client) -> None:
