@@ -144,16 +144,18 @@ async def _way_back(client: "Client", old: "OldBroker", seconds: int | None) -> 
 async def _frozen(client: "Client", old: "OldBroker", seconds: int) -> _WayBack:
     """Freeze the node until the old broker has everything; store again where that does not come."""
     loop = asyncio.get_running_loop()
-    until, found = loop.time() + GIVEN_SECONDS, None
+    until, was_complete = loop.time() + GIVEN_SECONDS, False
+    settled = False
     try:
         while True:
-            before, found = found, await _way_back(client, old, seconds)
-            settled = found.is_complete and before is not None and before.is_complete
-            if settled or found.is_other or loop.time() >= until:
+            found = await _way_back(client, old, seconds)
+            settled = was_complete and found.is_complete
+            was_complete = found.is_complete
+            if settled or found.is_other or (loop.time() >= until and not was_complete):
                 return found
             await asyncio.sleep(LOOK_SECONDS)  # also for the last answer to arrive
     finally:
-        if found is None or not found.is_complete:
+        if not settled:  # also where the command is stopped, or cannot tell
             await client.admin.freeze(0)
 
 

@@ -6,7 +6,8 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import duolog
 import pytest
@@ -20,7 +21,7 @@ from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.replicas import TABLES
 from duolog_server.node.runtime.clocks import wall_ms
-from duolog_server.ops.cli import migrateafter  # noqa: F401 - it adds commands
+from duolog_server.ops.cli import migrateafter  # it adds commands
 from duolog_server.ops.cli.migrate import app
 from duolog_server.serve.server import Node
 from duolog_server.store.osdisk import OsDisk
@@ -308,6 +309,28 @@ async def test_a_node_stores_again_where_the_old_broker_does_not_follow(
         assert done.exit_code == 2
         assert "did not ask for topics" in done.output
         await client.admin.create_topic("U", 2)
+
+
+async def test_a_node_stores_again_where_the_old_broker_cannot_be_asked_a_last_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[int] = []
+    looks = iter([True])
+
+    async def freeze(seconds: int) -> None:
+        told.append(seconds)
+
+    async def look(*_: Any) -> Any:
+        for complete in looks:
+            return SimpleNamespace(is_complete=complete, is_other=False)
+        raise ConnectionError("the old broker is gone")
+
+    monkeypatch.setattr(migrateafter, "_way_back", look)
+    monkeypatch.setattr(migrateafter, "LOOK_SECONDS", 0.0)
+    client: Any = SimpleNamespace(admin=SimpleNamespace(freeze=freeze))
+    with pytest.raises(ConnectionError):
+        await migrateafter._frozen(client, cast(Any, None), 600)
+    assert told == [0]
 
 
 async def test_a_freeze_ends_by_itself(node: Node) -> None:
