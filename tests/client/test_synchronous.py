@@ -176,6 +176,7 @@ def test_a_thread_that_runs_on_gets_its_errors_and_sends_what_it_posted() -> Non
     told = in_a_program(
         f"{PROGRAM_THAT_ENDS}\n"
         "import threading\n"
+        "duolog.sync.END_SECONDS = 30\n"
         "def work(made):\n"
         "    threading.main_thread().join()\n"
         "    made.post('stuck', b'x', timeout=0.1)\n"
