@@ -355,7 +355,7 @@ class Client:
 
 
 def _tags(tags: str | Sequence[str]) -> tuple[str, ...]:
-    """An empty one among them is that of messages without a tag."""
+    """Tags to choose messages by; an empty one chooses messages without a tag."""
     return checked_texts("tags", tags or (), empty=True)
 
 

@@ -90,7 +90,7 @@ def _acknowledges(request: Command, facts: Facts) -> list[Need]:
 
 def _acknowledges_all(request: Command, facts: Facts) -> Needs:
     for acks in read_acks(request.body):
-        yield from reads(acks.topic, facts)
+        yield from reads(origin_topic(acks.group, acks.topic), facts)
         yield group_sub(acks.group)
 
 

@@ -26,6 +26,7 @@ from tests.nodefixtures import StartNode
 
 DENIED = ResponseCode.NO_PERMISSION
 UNFOUND = ResponseCode.QUERY_NOT_FOUND
+ALL_BUT_T = ("Sub Group:g", "Sub Topic:U")
 ALL = tuple(sorted({need for row in TABLE.values() for need in row.needs}))
 
 
@@ -115,6 +116,17 @@ async def test_a_request_needs_all_of_its_rights(
         assert (await ask(client, row.ask(there))).code in (DENIED, UNFOUND), without
     await users.may("none", *row.needs)
     assert not is_refused(code, (await ask(client, row.ask(there))).code)
+
+
+async def test_a_message_of_a_retry_topic_is_acknowledged_with_the_right_to_its_origin(
+    users: Users, client: Remoting
+) -> None:
+    retried = Places("%RETRY%g_T")
+    codes = (RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE)
+    for needs, wanted in ((TABLE[codes[0]].needs, ResponseCode.NO_MESSAGE), (ALL_BUT_T, DENIED)):
+        await users.may("none", *needs)
+        found = [(await ask(client, TABLE[code].ask(retried))).code for code in codes]
+        assert found == [wanted] * 2, needs
 
 
 async def test_a_request_without_a_rule_is_for_super_users(
