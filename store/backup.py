@@ -48,7 +48,8 @@ TABLES = "tables"
 EPOCHS = "epochs.json"
 MANIFEST = "manifest.json"
 PART = ".part"
-SAME_BYTES = 64 << 10  # by which two copies of a segment are compared
+SAME_BYTES = 64 << 10  # by which two copies of a segment are compared, but for the newest
+READ_BYTES = 1 << 20
 _NAMES = {SEGMENTS, TAIL, TABLES, EPOCHS, MANIFEST + PART, TAIL + PART, EPOCHS + PART}
 
 
@@ -189,6 +190,7 @@ class _Making:
         confirmed = self._wanted.confirmed() if self._wanted.confirmed is not None else None
         starts = self._starts()
         end = self._take_tail(starts, confirmed)
+        self._check_base(end)
         start = self._take_segments([at for at in starts if at + self._segment_bytes <= end], end)
         if start == end:
             raise BadBackup(str(self._log), "has no record to back up")
@@ -295,6 +297,10 @@ class _Making:
         """Take whole segments, the newest first; the offset where the backup begins."""
         first = end - end % self._segment_bytes
         begun = self._begun()
+        if whole := [start for start in begun if start < first]:
+            newest = max(whole)
+            path = self._target / path_of(newest)
+            self._check_same(path, self._log / _name(newest), self._segment_bytes)
         for start in sorted({*starts, *begun}, reverse=True):
             if start == first - self._segment_bytes and self._take_segment(start):
                 first = start
@@ -337,13 +343,33 @@ class _Making:
         if whole.size != size:
             raise no_record(source, start, whole)
 
-    def _check_same(self, path: Path, source: Path) -> None:
+    def _check_base(self, end: int) -> None:
+        """Refuse an earlier backup of another log.
+
+        Logs with a common beginning, as a restored directory's, may part within a segment, and
+        never meet again: the last bytes that both have are the same, or the logs are not.
+        """
+        if self._base is None or self._wanted.base is None:
+            return
+        both = min(self._base.end, end)
+        for start, name, size in self._base.segments():
+            if start < both <= start + size:
+                path = self._wanted.base / name
+                self._check_same(path, self._log / _name(start), both - start)
+                return
+        raise BadBackup(str(self._wanted.base), f"begins after the log of {self._store} ends")
+
+    def _check_same(self, path: Path, source: Path, size: int = SAME_BYTES) -> None:
         """Refuse to mix logs; what retention has deleted cannot be compared."""
-        if source.exists():
-            with path.open("rb") as one, source.open("rb") as other:
-                if one.read(SAME_BYTES) == other.read(SAME_BYTES):
-                    return
-            raise BadBackup(str(path), f"is of another log than {self._store}")
+        try:
+            other = source.open("rb")
+        except FileNotFoundError:
+            return
+        with other, path.open("rb") as one:
+            for done in range(0, size, READ_BYTES):
+                count = min(READ_BYTES, size - done)
+                if one.read(count) != other.read(count):
+                    raise BadBackup(str(path), f"is of another log than {self._store}")
 
     def _link(self, source: Path, target: Path) -> None:
         with _named(target) as part:

@@ -283,6 +283,42 @@ def test_a_later_backup_links_the_segments_of_an_earlier_one(
     assert restored(tmp_path / "c", tmp_path / "r") == stored.bodies
 
 
+@pytest.mark.parametrize("shared", ["segments", "tail"])
+def test_an_earlier_backup_of_another_history_is_refused(
+    stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: str
+) -> None:
+    """A store restored from an older backup parts from the newer one in the middle of a segment."""
+    monkeypatch.setattr(backups, "SAME_BYTES", 1024)
+    old = backup(stored.where, tmp_path / "old", stored.running)
+    assert old.end % SEGMENT > 1024
+    stored.fill(30 if shared == "segments" else 5, NOW + 1)
+    new = backup(stored.where, tmp_path / "new", stored.running)
+    assert (new.end // SEGMENT > old.end // SEGMENT) == (shared == "segments")
+    restore(tmp_path / "old", tmp_path / "r", None, NOW)
+    other = Stored(tmp_path / "r")
+    other.fill(100, NOW + 2)
+    with pytest.raises(BadBackup, match="is of another log than"):
+        backup(other.where, tmp_path / "b", Wanted(other.running.confirmed, tmp_path / "new"))
+    made = backup(other.where, tmp_path / "c", Wanted(other.running.confirmed, tmp_path / "old"))
+    assert verify(tmp_path / "c") == made
+    assert made.end == other.store.confirm_offset
+
+
+def test_an_interrupted_backup_of_another_history_is_refused(
+    stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backups, "SAME_BYTES", 1024)
+    backup(stored.where, tmp_path / "old", stored.running)
+    stored.fill(30, NOW + 1)
+    backup(stored.where, tmp_path / "new", stored.running)
+    (tmp_path / "new" / "manifest.json").unlink()
+    restore(tmp_path / "old", tmp_path / "r", None, NOW)
+    other = Stored(tmp_path / "r")
+    other.fill(100, NOW + 2)
+    with pytest.raises(BadBackup, match="is of another log than"):
+        backup(other.where, tmp_path / "new", other.running)
+
+
 # -- up to a time ----------------------------------------------------------------------------------
 
 
