@@ -94,8 +94,9 @@ def _tables(backup: Path, manifest: Manifest, end: int) -> Saved | None:
     fitting = [name for name in found if end == manifest.end or int(Path(name).stem) < end]
     for name in found:
         check_file(backup, name, manifest)
-    if fitting:
-        return decoded(backup / fitting[-1])
+    if fitting:  # one whose last record the log lacked is named by the backup's end
+        snapshots = (decoded(backup / name) for name in fitting)
+        return max(snapshots, key=lambda one: one.tables.applied)
     if manifest.start == 0 and _log_has_all(backup, manifest, end):
         return None
     raise BadBackup(

@@ -368,6 +368,24 @@ def test_tables_are_those_of_the_time_or_the_log_has_them(hourly: Stored, tmp_pa
         shutil.rmtree(tmp_path / "r")
 
 
+def test_a_base_does_not_hide_newer_tables(hourly: Stored, tmp_path: Path) -> None:
+    """The last record of the base's tables was in its log no more, so they are named by its end."""
+
+    def save(place: int, applied: int, topic: str) -> None:
+        tables = Metadata(topics={topic: TopicConfig(topic, 1)})
+        tables.applied = applied
+        MetadataFiles(OsDisk(hourly.where)).write(tables.snapshot(), place, NOW, SavedEnds(0))
+
+    save(-1, 5, "older")
+    base = backup(hourly.where, tmp_path / "b", hourly.running)
+    hourly.fill(10, NOW + 9_000_000)
+    save(base.end - 100, 6, "newer")
+    backup(hourly.where, tmp_path / "c", Wanted(hourly.running.confirmed, base=tmp_path / "b"))
+    restore(tmp_path / "c", tmp_path / "r", None, NOW)
+    tables = [one.tables.topics for one in Snapshots.read(OsDisk(tmp_path / "r")).found]
+    assert [list(topics) for topics in tables] == [["newer"], ["newer"]]
+
+
 def test_a_log_that_has_all_tables_is_restored_up_to_any_time(tmp_path: Path) -> None:
     stored = Stored(tmp_path / "store")
     change = {"op": "topic", "topic": TopicConfig("T", 1).to_json(), "complete": True}
