@@ -15,6 +15,7 @@ from duolog_server.store.record import Record, keys_of, parse_message_id
 # Records read for one answer, at most: keys of other texts have the same hash where somebody means
 # harm, and a call may not hold up others for long.
 CANDIDATES_MAX = 1024
+WORDS_MAX = 64  # of a key, looked for in the index: keys of callers may have any length
 
 
 class Lookups:
@@ -63,9 +64,9 @@ class Lookups:
     def _index_of(self, topic: str, key: str, count: int, begin_ms: int, end_ms: int) -> list[int]:
         """Offsets of records that may have a key, newest first; at most count.
 
-        The index has the words of a key with spaces: those of the rarest one.
+        The index has the words of a key with spaces: those of the rarest of the first ones.
         """
-        words = dict.fromkeys(filter(None, key.split(" "))) or [key]
+        words = list(dict.fromkeys(filter(None, key.split(" "))))[:WORDS_MAX] or [key]
         found = (self._index.find(topic, word, count, begin_ms, end_ms) for word in words)
         return min(found, key=len)
 

@@ -1,5 +1,8 @@
 """Messages by key where many others have the same hash in the index, or a word of the key."""
 
+import pytest
+
+from duolog_server.store.lookups import WORDS_MAX
 from duolog_server.store.messagestore import MessageStore
 from tests.support import put
 
@@ -27,3 +30,17 @@ def test_a_key_with_spaces_is_found_by_its_rarest_word(store: MessageStore) -> N
         put(store, [b"%d" % number], properties=keyed(f"order {number} ", one=True))
     assert found(store, "order 3 ", 1) == [b"3"]
     assert found(store, "order", 1) == []
+
+
+def test_a_key_of_many_words_takes_few_looks_into_the_index(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, looks, find = " ".join(map(str, range(10_000))), list[str](), store.index.find
+
+    def counted(topic: str, word: str, count: int, begin_ms: int, end_ms: int) -> list[int]:
+        looks.append(word)
+        return find(topic, word, count, begin_ms, end_ms)
+
+    monkeypatch.setattr(store.index, "find", counted)
+    assert found(store, key, 1) == []
+    assert len(looks) == WORDS_MAX
