@@ -26,6 +26,7 @@ LOOK_AGAIN_SECONDS = 1.0  # a longer wait may have become a shorter one: quotas 
 CONNECTION_AGAIN_MS = 1000  # one may end any time
 HELD_MS = 10_000  # a group counts as held for so long after the last of its reads that was
 HELD_MAX = 1000  # groups
+HELD_TOPICS_MAX = 64  # of a group: those that were held last
 
 
 class Throttle:
@@ -84,8 +85,10 @@ class Throttle:
             if group not in self._held and len(self._held) >= HELD_MAX:
                 del self._held[next(iter(self._held))]
             topics = self._held.setdefault(group, {})
-            if topic in topics or len(topics) < HELD_MAX:
-                topics[topic] = MonoMs(now + HELD_MS), wait
+            topics.pop(topic, None)  # so that the newest are the last
+            topics[topic] = MonoMs(now + HELD_MS), wait
+            if len(topics) > HELD_TOPICS_MAX:
+                del topics[next(iter(topics))]
         return wait if again else self._counted(wait)
 
     def holds(self, group: str) -> list[tuple[str, Wait]]:

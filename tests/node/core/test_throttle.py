@@ -7,7 +7,13 @@ import pytest
 from duolog import _errors as sdk
 
 from duolog_server.node.core.metadatalog import MetadataLog
-from duolog_server.node.core.throttle import CONNECTION_AGAIN_MS, Throttle
+from duolog_server.node.core.throttle import (
+    CONNECTION_AGAIN_MS,
+    HELD_MAX,
+    HELD_MS,
+    HELD_TOPICS_MAX,
+    Throttle,
+)
 from duolog_server.node.engine.storetimes import StoreTimes
 from duolog_server.node.identity.quotas.quota import Kind, Limit
 from duolog_server.node.identity.quotas.quotas import Who
@@ -17,14 +23,40 @@ ALICE, ANYBODY = Who("alice", "10.0.0.7"), Who("", "10.0.0.7")
 
 def throttle(**connections: int) -> Throttle:
     """With quotas of connections: User_alice=1."""
-    metadata: Any = SimpleNamespace(quotas_changed=[], topic_refused=None)
-    times = SimpleNamespace(mono_ms=lambda: 0)
-    made = Throttle(cast(MetadataLog, metadata), cast(StoreTimes, times))
     subjects = {name.replace("_", ":"): most for name, most in connections.items()}
     rows = {name: {"subject": name, "connections": most} for name, most in subjects.items()}
+    return throttle_of(rows, [0])
+
+
+def throttle_of(rows: dict[str, dict[str, Any]], now: list[int]) -> Throttle:
+    metadata: Any = SimpleNamespace(
+        quotas_changed=[], topic_refused=None, has_group=lambda name: name.startswith("g")
+    )
+    times = SimpleNamespace(mono_ms=lambda: now[0])
+    made = Throttle(cast(MetadataLog, metadata), cast(StoreTimes, times))
     (tell,) = metadata.quotas_changed
     tell(rows)
     return made
+
+
+def test_a_group_whose_reads_a_quota_delays_is_held_for_a_while() -> None:
+    now = [1_000_000]
+    row = {"subject": "User:alice", "messages_out": 1}
+    made = throttle_of({"User:alice": row}, now)
+    made.quotas.outgoing.add(ALICE, "T", (100, 1_000_000), now[0])
+    for topic in map(str, range(HELD_TOPICS_MAX + 1)):
+        assert made.read(ALICE, topic, "g") is not None
+        made.read(ALICE, topic, "unknown")
+    held = [topic for topic, _ in made.holds("g")]
+    assert len(held) == HELD_TOPICS_MAX
+    assert "0" not in held, "the newest are kept"
+    assert made.holds("unknown") == []
+    for number in range(HELD_MAX):
+        made.read(ALICE, "T", f"g{number}")
+    assert made.holds("g") == []
+    assert len(made.holds(f"g{HELD_MAX - 1}")) == 1
+    now[0] += HELD_MS + 1
+    assert made.holds(f"g{HELD_MAX - 1}") == []
 
 
 def test_a_user_has_no_more_connections_than_its_quota() -> None:
