@@ -45,7 +45,7 @@ from duolog_server.node.core.logbytes import ENTRIES_MAX, Allowance, LogBytes
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.election.failover import FailoverService
 from duolog_server.node.engine.freeze import SECONDS_MAX
-from duolog_server.node.identity.access.gate import VIEWER_ADDRESS, name_of_caller
+from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.quotas.quota import BURST_MS, BadQuota, Limit, Quota, Subject
 from duolog_server.node.pop.liteservice import bound_topic, is_exclusive
 from duolog_server.node.pop.retrytopics import RETRY_TIMES
@@ -555,8 +555,6 @@ class AdminService(stubs.AdminServicer):
         broker = self._broker
         node = broker.node
         takes_frames = broker.dialects.frames_secured or not is_encrypted(context)
-        # Frames name no viewers: a console stays with gRPC.
-        takes_frames = takes_frames and not VIEWER_ADDRESS.get()
         reply = wire.RouteReply(
             cluster=node.cluster,
             group=node.group,

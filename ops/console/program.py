@@ -74,7 +74,8 @@ def client_of(options: ConsoleOptions, user: str, password: str) -> Client:
         address = security.VIEWER.get()
         return viewers.told(user, address) if address else []
 
-    return client(runtime=replace(MACHINE, login=Login(user, password, told)))
+    # Frames name no viewers: their calls would count as the console's.
+    return client(runtime=replace(MACHINE, frames=False, login=Login(user, password, told)))
 
 
 def seeing_of(options: ConsoleOptions) -> Seeing:

@@ -120,6 +120,19 @@ async def test_what_a_viewer_changes_is_noted_with_its_address(node: Node, tmp_p
     assert found == {"Admin/CreateTopic": INSIDE, "Admin/PutGroup": INSIDE}
 
 
+async def test_a_console_that_vouches_never_calls_over_frames(node: Node) -> None:
+    """Not even where something of it calls for no viewer: later calls would name none."""
+    key = vouching_of(node).hex()
+    options = ConsoleOptions((f"127.0.0.1:{node.port}",), "", vouching=key)
+    async with client_of(options, **ALICE) as client:
+        await client.admin.create_topic("new", 1)
+        assert client._router.seed._frames is None
+        token = SEEN.set(OUTSIDE)
+        with pytest.raises(duolog.NoPermission):
+            await client.admin.create_topic("newer", 1)
+        SEEN.reset(token)
+
+
 async def test_an_address_that_is_vouched_for_gives_no_right_that_the_console_has_not(
     node: Node,
 ) -> None:
