@@ -48,7 +48,6 @@ TABLES = "tables"
 EPOCHS = "epochs.json"
 MANIFEST = "manifest.json"
 PART = ".part"
-SAME_BYTES = 64 << 10  # by which two copies of a segment are compared, but for the newest
 READ_BYTES = 1 << 20
 _NAMES = {SEGMENTS, TAIL, TABLES, EPOCHS, MANIFEST + PART, TAIL + PART, EPOCHS + PART}
 
@@ -299,8 +298,7 @@ class _Making:
         begun = self._begun()
         if whole := [start for start in begun if start < first]:
             newest = max(whole)
-            path = self._target / path_of(newest)
-            self._check_same(path, self._log / _name(newest), self._segment_bytes)
+            self._check_same(self._target / path_of(newest), newest, end)
         for start in sorted({*starts, *begun}, reverse=True):
             if start == first - self._segment_bytes and self._take_segment(start):
                 first = start
@@ -320,22 +318,21 @@ class _Making:
         name, source = path_of(start), self._log / _name(start)
         target = self._target / name
         known = self._base.files.get(name) if self._base is not None else None
+        earlier = self._wanted.base / name if self._wanted.base is not None else None
         try:
             if target.exists():
-                self._check_same(target, source)
-            elif known is not None and self._wanted.base is not None:
-                self._check_same(self._wanted.base / name, source)
-                self._link(self._wanted.base / name, target)
+                self._note(name)  # of an attempt before this one
+            elif known is not None and earlier is not None and earlier.exists():
+                self._link(earlier, target)
                 self._files[name] = known
-                return True
             else:
                 with _named(target) as part:
                     if not (self._wanted.link and _linked(source, part)):
                         copy(source, part, self._segment_bytes)
                     self._check(part, source, start, self._segment_bytes)
+                self._note(name)
         except FileNotFoundError:
             return False
-        self._note(name)
         return True
 
     def _check(self, path: Path, source: Path, start: int, size: int) -> None:
@@ -354,18 +351,29 @@ class _Making:
         both = min(self._base.end, end)
         for start, name, size in self._base.segments():
             if start < both <= start + size:
-                path = self._wanted.base / name
-                self._check_same(path, self._log / _name(start), both - start)
+                self._check_same(self._wanted.base / name, start, both)
                 return
         raise BadBackup(str(self._wanted.base), f"begins after the log of {self._store} ends")
 
-    def _check_same(self, path: Path, source: Path, size: int = SAME_BYTES) -> None:
-        """Refuse to mix logs; what retention has deleted cannot be compared."""
+    def _check_same(self, path: Path, start: int, end: int) -> None:
+        """Refuse to mix logs: compare the records of a segment below an offset with the store's.
+
+        What retention has deleted cannot be compared. What follows the blank record of a segment is
+        not written, and may differ from replica to replica.
+        """
+        last = start
+
+        def seen(_: U8, rows: I64) -> None:
+            nonlocal last
+            last = int(rows[scan.PHY, -1] + rows[scan.SIZE, -1])
+
         try:
-            other = source.open("rb")
+            other = (self._log / _name(start)).open("rb")
         except FileNotFoundError:
             return
         with other, path.open("rb") as one:
+            records_in(path, start, self._segment_bytes, seen)
+            size = min(last, end) - start
             for done in range(0, size, READ_BYTES):
                 count = min(READ_BYTES, size - done)
                 if one.read(count) != other.read(count):

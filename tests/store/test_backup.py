@@ -283,14 +283,23 @@ def test_a_later_backup_links_the_segments_of_an_earlier_one(
     assert restored(tmp_path / "c", tmp_path / "r") == stored.bodies
 
 
+def test_what_an_earlier_backup_lacks_is_copied_from_the_store(
+    stored: Stored, tmp_path: Path
+) -> None:
+    backup(stored.where, tmp_path / "b", stored.running)
+    (tmp_path / "b" / backups.path_of(SEGMENT)).unlink()
+    wanted = Wanted(stored.running.confirmed, base=tmp_path / "b")
+    made = backup(stored.where, tmp_path / "c", wanted)
+    assert made.start == 0
+    assert verify(tmp_path / "c") == made
+
+
 @pytest.mark.parametrize("shared", ["segments", "tail"])
 def test_an_earlier_backup_of_another_history_is_refused(
-    stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: str
+    stored: Stored, tmp_path: Path, shared: str
 ) -> None:
     """A store restored from an older backup parts from the newer one in the middle of a segment."""
-    monkeypatch.setattr(backups, "SAME_BYTES", 1024)
     old = backup(stored.where, tmp_path / "old", stored.running)
-    assert old.end % SEGMENT > 1024
     stored.fill(30 if shared == "segments" else 5, NOW + 1)
     new = backup(stored.where, tmp_path / "new", stored.running)
     assert (new.end // SEGMENT > old.end // SEGMENT) == (shared == "segments")
@@ -304,10 +313,27 @@ def test_an_earlier_backup_of_another_history_is_refused(
     assert made.end == other.store.confirm_offset
 
 
-def test_an_interrupted_backup_of_another_history_is_refused(
-    stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_follows_the_blank_record_of_a_segment_does_not_matter(
+    stored: Stored, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(backups, "SAME_BYTES", 1024)
+    """It is not written: replicas may have different bytes there."""
+    made = backup(stored.where, tmp_path / "b", stored.running)
+    newest = made.end // SEGMENT * SEGMENT - SEGMENT
+    with (stored.where / "commitlog" / f"{newest:020d}").open("r+b") as file:
+        file.seek(SEGMENT - 16)
+        assert file.read() == bytes(16)
+        file.seek(SEGMENT - 16)
+        file.write(b"\xff" * 16)
+    stored.fill(1)
+    backup(stored.where, tmp_path / "c", Wanted(stored.running.confirmed, base=tmp_path / "b"))
+    assert restored(tmp_path / "c", tmp_path / "r") == stored.bodies
+    (tmp_path / "b" / "manifest.json").unlink()
+    backup(stored.where, tmp_path / "b", stored.running)
+
+
+def test_an_interrupted_backup_of_another_history_is_refused(
+    stored: Stored, tmp_path: Path
+) -> None:
     backup(stored.where, tmp_path / "old", stored.running)
     stored.fill(30, NOW + 1)
     backup(stored.where, tmp_path / "new", stored.running)
