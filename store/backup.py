@@ -187,15 +187,21 @@ class _Making:
         # First the tables: the offset that is asked for afterwards confirms all that they hold.
         tables, data = self._newest_tables()
         confirmed = self._wanted.confirmed() if self._wanted.confirmed is not None else None
+        known = _known_confirmed(self._store) if confirmed is None else confirmed
         starts = self._starts()
         end = self._take_tail(starts, confirmed)
+        if end < known:
+            raise BadBackup(
+                str(self._log),
+                f"has valid records up to {end} only, and its node knew all up to {known} to be "
+                "confirmed: back up another node of the group",
+            )
         self._check_base(end)
         start = self._take_segments([at for at in starts if at + self._segment_bytes <= end], end)
         if start == end:
             raise BadBackup(str(self._log), "has no record to back up")
         self._take_tables(tables, data, start, end)
-        known = _known_confirmed(self._store) if confirmed is None else end
-        made = Manifest(self._segment_bytes, start, end, min(known, end), 0, self._files)
+        made = Manifest(self._segment_bytes, start, end, known, 0, self._files)
         *_, (last, name, _) = made.segments()
         newest = records_in(self._target / name, last, self._segment_bytes)
         for name in (SEGMENTS, TABLES, ""):

@@ -199,6 +199,19 @@ def test_damage_is_refused_and_not_backed_up(stored: Stored, tmp_path: Path) -> 
         backup(stored.where, tmp_path / "c", stored.running)
 
 
+def test_damage_below_what_a_stopped_store_knows_to_be_confirmed_is_no_end(
+    stored: Stored, tmp_path: Path
+) -> None:
+    stored.store.confirm(stored.store.max_offset)
+    last = stored.store.max_offset // SEGMENT * SEGMENT
+    stored.store.shutdown()
+    with (stored.where / "commitlog" / f"{last:020d}").open("r+b") as file:
+        file.seek(1500)
+        file.write(b"\xff" * 8)
+    with pytest.raises(BadBackup, match=r"has valid records up to .* only"):
+        backup(stored.where, tmp_path / "b", Wanted())
+
+
 def test_segments_that_retention_deletes_meanwhile_are_left_out(
     stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
