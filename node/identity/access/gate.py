@@ -25,13 +25,14 @@ from duolog_server.node.identity.access.users import User
 from duolog_server.node.identity.rights.decision import Decision, decide
 from duolog_server.node.identity.rights.policies import NAME_MAX, Acl, BadAcl
 from duolog_server.node.identity.rights.resources import Need
+from duolog_server.node.net.networks import network_of
 from duolog_server.node.runtime.clocks import mono_ms
 from duolog_server.store.accesstables import AccessTables
 
 REMEMBERED_MAX = 10_000  # passwords that were right, and decisions
 NAMED_MAX = 1000  # characters of a remembered decision: requests may name anything
 COMPARED_MAX = 64  # passwords that wait to be compared; each takes some 40 ms of a thread
-COMPARED_OF_ONE_MAX = 16  # of them, from one address: others have a turn
+COMPARED_OF_ONE_MAX = 16  # of them, from one network: others have a turn
 BASIC = "basic"
 UNKNOWN = "user name or password is wrong, or the user is disabled"
 
@@ -126,7 +127,7 @@ class Gate:
         self.lockout = Lockout(mono_ms)
         self.knows: Callable[[], bool] = lambda: True
         self._nobody = os.urandom(32)  # signs for users that are not known
-        # Running comparisons, by source, hash of user and password, and stored hash.
+        # Running comparisons, by network, hash of user and password, and stored hash.
         self._compared: dict[tuple[str, bytes, str], asyncio.Future[bool]] = {}
         self._salt = os.urandom(32)
         # By a hash of user and password: the stored hash that they were right for.
@@ -239,13 +240,14 @@ class Gate:
 
     async def _compare(self, login: Login, mark: bytes, stored: str, password: str) -> bool:
         """Whether that is the password of a stored hash: compared once for all who ask at the same
-        time, as when many programs of one machine begin. It continues where they leave.
+        time, as when many programs of one network begin. It continues where they leave.
         """
-        key = login.address, mark, stored
+        network = network_of(login.address)
+        key = network, mark, stored
         running = self._compared.get(key)
         if running is None:
             self.lockout.check(login)
-            of_one = sum(source == login.address for source, _, _ in self._compared)
+            of_one = sum(other == network for other, _, _ in self._compared)
             if len(self._compared) >= COMPARED_MAX or of_one >= COMPARED_OF_ONE_MAX:
                 raise sdk.Busy("too many callers give their passwords at the same time: try again")
             loop = asyncio.get_running_loop()

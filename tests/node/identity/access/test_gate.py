@@ -134,6 +134,13 @@ async def test_equal_logins_at_the_same_time_are_compared_once(place: Place, pas
     assert not place.gate._compared
 
 
+async def test_many_machines_of_a_network_log_in_at_once(place: Place) -> None:
+    """As after a restart of the node: none of them counts as failed meanwhile."""
+    logins = [place.gate.by_password(header("alice"), f"2001:db8::{k}") for k in range(1, 40)]
+    assert {found.name for found in await asyncio.gather(*logins)} == {"alice"}
+    assert len(place.compared) == 1
+
+
 async def test_an_equal_login_goes_on_where_the_first_is_cancelled(place: Place) -> None:
     first, other = [
         asyncio.create_task(place.gate.by_password(header("alice"), "::1")) for _ in range(2)
