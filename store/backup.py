@@ -49,7 +49,8 @@ EPOCHS = "epochs.json"
 MANIFEST = "manifest.json"
 PART = ".part"
 READ_BYTES = 1 << 20
-_NAMES = {SEGMENTS, TAIL, TABLES, EPOCHS, MANIFEST + PART, TAIL + PART, EPOCHS + PART}
+LOST_FOUND = "lost+found"  # in the root of a file system
+_NAMES = {LOST_FOUND, SEGMENTS, TAIL, TABLES, EPOCHS, MANIFEST + PART, TAIL + PART, EPOCHS + PART}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Manifest:
             raise BadBackup(str(path), f"cannot be read: {error}") from None
 
     def write(self, directory: Path) -> None:
-        """Write it durably; whatever it names is on disk already."""
+        """Write it durably; the files that it names are on disk already."""
         value = {"format": FORMAT, **asdict(self)}
         text = json.dumps({**value, "crc32": _crc(value)}, indent=1).encode()
         with _named(directory / MANIFEST) as part:

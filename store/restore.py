@@ -13,6 +13,7 @@ from pathlib import Path
 
 from duolog_server.store.backup import (
     EPOCHS,
+    LOST_FOUND,
     PART,
     Manifest,
     alone,
@@ -65,7 +66,7 @@ def restore(
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     work = target / RESTORING
     with alone(target):
-        known = {RESTORING, *_PARTS} if work.exists() else set()
+        known = {LOST_FOUND, *((RESTORING, *_PARTS) if work.exists() else ())}
         if any(path.name not in known for path in target.iterdir()):
             raise BadBackup(str(target), "is not empty: restore into an empty directory")
         work.mkdir(mode=0o700, exist_ok=True)

@@ -480,6 +480,13 @@ def test_nothing_is_restored_over_other_files(stored: Stored, tmp_path: Path) ->
         restore(stored.where, tmp_path / "s", None, NOW)
 
 
+def test_the_roots_of_new_file_systems_count_as_empty(stored: Stored, tmp_path: Path) -> None:
+    for root in ("b", "r"):
+        (tmp_path / root / "lost+found").mkdir(parents=True)
+    backup(stored.where, tmp_path / "b", stored.running)
+    assert restored(tmp_path / "b", tmp_path / "r") == stored.bodies
+
+
 def test_a_restored_store_knows_what_is_confirmed_and_is_no_known_replica(
     stored: Stored, tmp_path: Path
 ) -> None:
