@@ -27,7 +27,7 @@ class Freeze:
         self._asked: dict[str, set[int]] = {}  # tables, by slave
 
     def begin(self, seconds: float) -> None:
-        """Freeze, or stay frozen, for so long."""
+        """Store nothing for some seconds from now on, also where the node is frozen already."""
         if not self.reason:
             self._asked.clear()
             log.warning("frozen: this node stores nothing", seconds=seconds)
@@ -38,7 +38,7 @@ class Freeze:
         self._timer = asyncio.get_running_loop().call_later(seconds, self.end)
 
     def close(self) -> None:
-        """The node stops: it stays frozen to its end."""
+        """Cancel the timer: the node stops, and stays frozen to its end."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -51,9 +51,9 @@ class Freeze:
         self.reason = ""
 
     def answered(self, slave: str, table: int) -> None:
-        """A slave got one of the tables, as it is since the beginning."""
+        """Note that a slave got one of the tables after the freeze began."""
         self._asked.setdefault(slave, set()).add(table)
 
     def has_given(self, slaves: int) -> bool:
-        """Whether so many slaves got all tables; others may have asked for some."""
+        """Whether at least this many slaves, and one, got all tables."""
         return sum(len(asked) == TABLES for asked in self._asked.values()) >= max(1, slaves)

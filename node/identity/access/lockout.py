@@ -73,7 +73,7 @@ class Lockout:
         return ""
 
     def left_ms(self, login: Login) -> int:
-        """How long a login must wait until it is looked at; 0: it is."""
+        """How long a login must wait until it is looked at, ms; 0: it need not."""
         if not self._networks:
             return 0
         found = self._found(login)
@@ -110,8 +110,8 @@ class Lockout:
         found.free_at = MonoMs(max(found.free_at, now) + FAILURE_MS)
 
     def ended(self, login: Login, *, is_right: bool) -> None:
-        """What it was. A right one takes back its own count alone, and its connection stays
-        open to it, whatever others do.
+        """Note whether a login was right. A right one takes back its own count alone, and its
+        connection stays open to it, whatever others do.
         """
         found = self._found(login)
         if not is_right:
@@ -129,8 +129,8 @@ class Lockout:
                 self._remove(network_of(login.address), login.user)
 
     def proved(self, login: Login) -> None:
-        """A login was right, and needed no look. During a lock-out that proves nothing anew: over a
-        connection of several clients, one of them would let another guess.
+        """Note that a login was right and needed no comparison. During a lock-out that proves
+        nothing anew: over a connection of several clients, one of them would let another guess.
         """
         key = login.connection, login.user
         if not login.connection or key in self._proved or self.left_ms(login):
@@ -140,7 +140,10 @@ class Lockout:
             self._proved.popitem(last=False)
 
     def guarded(self, login: Login, is_right: Callable[[], bool]) -> bool:
-        """Whether a login is right, which takes no time. Raises Throttled where it must wait."""
+        """Check a login that is compared at once: whether it is right.
+
+        Raises Throttled where it must wait.
+        """
         self.check(login)
         if is_right():
             self.proved(login)
