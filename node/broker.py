@@ -180,10 +180,11 @@ class Broker:
 
     def _locked_out(self, login: Login) -> None:
         """A user is locked out at an address from now on."""
-        log.warning("too many logins failed", user=login.user[:NAME_MAX], address=login.address)
-        if self.audit is not None:
+        name = login.user[:NAME_MAX]
+        log.warning("too many logins failed", user=name, address=login.address)
+        if self.audit is not None:  # as a stranger's: nobody has proved to be that user
             error = sdk.Throttled("too many logins failed: locked out at this address")
-            self.audit.denied(Who.at(login.user, login.address), "Login", "", error)
+            self.audit.denied(Who.at("", login.address), "Login", f"User:{name}", error)
 
     def _connect_parts(self) -> None:
         """Subscribe parts to the events of other parts."""

@@ -97,8 +97,8 @@ async def test_wrong_ones_of_a_protocol_lock_a_user_out_of_all_of_them(
     rows = [
         row for row in map(json.loads, log.read_text().splitlines()) if row["method"] == "Login"
     ]
-    assert [(row["user"], row["source"], row["decision"]) for row in rows] == [
-        ("alice", "127.0.0.1", "denied")
+    assert [(row["user"], row["source"], row["resource"], row["decision"]) for row in rows] == [
+        ("", "127.0.0.1", "User:alice", "denied")  # nobody has proved to be her
     ]
     clock.now += FAILURE_MS
     assert await wrong(node, "at last") == REFUSED
