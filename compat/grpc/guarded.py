@@ -224,7 +224,8 @@ def _unchecked(reply: Any) -> None:
 
 
 def _log(error: Exception) -> None:
-    log.warning("call refused", kind=type(error).__name__, reason=str(error)[:500])
+    tell = log.debug if isinstance(error, sdk.Throttled) else log.warning  # as the native API does
+    tell("call refused", kind=type(error).__name__, reason=str(error)[:500])
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 from duolog._errors import error_of
 from duolog.wire import duolog_pb2 as wire
+from structlog.testing import capture_logs
 
 from duolog_server.compat.grpc.protocol.stubs import Code
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
@@ -106,6 +107,18 @@ async def test_wrong_ones_of_a_protocol_lock_a_user_out_of_all_of_them(
     clock.now += 2 * FAILURE_MS
     for attempt in TRIES.values():
         assert await attempt(node, RIGHT) == SERVED
+
+
+async def test_logins_of_a_locked_out_user_are_no_warnings(node: Node) -> None:
+    """Who guesses on does not fill the log."""
+    Stopped(node)
+    for number in range(FREE):
+        assert await by_native(node, f"guess {number}") == REFUSED
+    with capture_logs() as logs:
+        for attempt in TRIES.values():
+            assert await attempt(node, RIGHT) == WAITS
+    levels = [row["log_level"] for row in logs if "too many logins" in str(row.get("reason"))]
+    assert levels == ["debug"] * len(TRIES)
 
 
 async def test_a_wrong_password_that_is_repeated_locks_nobody_out(node: Node) -> None:
