@@ -96,6 +96,7 @@ def offsets(
 
 
 LOOK_SECONDS = 1.0
+COMPLETE_LOOKS = 2  # so that the last answer to the broker has arrived
 PERM_WRITE = 2
 GIVEN_SECONDS = 150.0  # brokers ask for tables every 10 s, those of RocketMQ 5 every minute
 
@@ -142,21 +143,32 @@ async def _way_back(client: "Client", old: "OldBroker", seconds: int | None) -> 
 
 
 async def _frozen(client: "Client", old: "OldBroker", seconds: int) -> _WayBack:
-    """Freeze the node until the old broker has everything; store again where that does not come."""
+    """Freeze the node until the old broker has everything; store again where that does not come.
+
+    A freeze that an earlier command began goes on where this one fails: the old broker may be
+    stopped by now, to take over.
+    """
+    found = await _way_back(client, old, None)
+    if found.is_other:
+        return found
+    was_frozen = found.freeze.frozen
     loop = asyncio.get_running_loop()
-    until, was_complete = loop.time() + GIVEN_SECONDS, False
-    settled = False
+    until, complete = loop.time() + GIVEN_SECONDS, 0
     try:
         while True:
             found = await _way_back(client, old, seconds)
-            settled = was_complete and found.is_complete
-            was_complete = found.is_complete
-            if settled or found.is_other or (loop.time() >= until and not was_complete):
+            complete = complete + 1 if found.is_complete else 0
+            if complete == COMPLETE_LOOKS:
                 return found
-            await asyncio.sleep(LOOK_SECONDS)  # also for the last answer to arrive
-    finally:
-        if not settled:  # also where the command is stopped, or cannot tell
+            if found.is_other or (not complete and loop.time() >= until):
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+    except BaseException:
+        if not was_frozen:
             await client.admin.freeze(0)
+        raise
+    await client.admin.freeze(0)
+    return found
 
 
 @calls(app, cls=CallsBrokers, timeout=30.0)
