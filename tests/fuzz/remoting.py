@@ -41,8 +41,13 @@ def beginnings() -> list[bytes]:
     return [
         replace(one, opaque=7, serialization=form).frame()
         for one in requests()
-        for form in Serialization
+        for form in _forms(one)
     ]
+
+
+def _forms(request: Command) -> tuple[Serialization, ...]:
+    """The headers that a request's code fits into: RocketMQ's binary one has 16 bits for it."""
+    return tuple(Serialization) if request.code < 1 << 15 else (Serialization.JSON,)
 
 
 async def begin(root: duolog.Client) -> None:
@@ -58,13 +63,13 @@ async def begin(root: duolog.Client) -> None:
 
 
 def signed_frames(chance: random.Random, known: list[Command]) -> bytes:
-    """Some requests of the user, each with a right signature but the last one at times."""
+    """Some requests of the user, rightly signed; at times the last one is a stranger's."""
     made = [_damaged(chance, chance.choice(known)) for _ in range(chance.randrange(1, 6))]
-    secrets = [SECRET] * len(made)
+    names = [USER] * len(made)
     if chance.random() < 0.1:
-        secrets[-1] = "another"
+        names[-1] = "stranger"  # a wrong signature of the user itself would lock it out
     return b"".join(
-        signed(one, USER, secret).frame() for one, secret in zip(made, secrets, strict=True)
+        signed(one, name, SECRET).frame() for one, name in zip(made, names, strict=True)
     )
 
 
@@ -88,7 +93,7 @@ def _damaged(chance: random.Random, request: Command) -> Command:
         body=bytes(body),
         flag=chance.choice(FLAGS),
         version=chance.choice((0, 393, 409, 455)),
-        serialization=chance.choice(tuple(Serialization)),
+        serialization=chance.choice(_forms(request)),
     )
 
 

@@ -81,6 +81,7 @@ def test_each_method_has_a_rule_and_no_other_has() -> None:
     assert RULES.keys() == METHODS.keys() == NEEDS.keys() == requests().keys()
 
 
+@pytest.mark.usefixtures("many_failures")
 async def test_each_method_answers_each_kind_of_caller(node: Node, users: Users) -> None:
     await users.new("gone", "Pub,Sub Topic:T", "Sub Group:g")
     await users.put("gone", disabled=True)

@@ -70,6 +70,7 @@ def test_each_admin_method_has_a_rule_and_no_other_has() -> None:
     assert RULES.keys() == METHODS.keys() == NEEDS.keys() == requests().keys()
 
 
+@pytest.mark.usefixtures("many_failures")
 async def test_each_admin_method_answers_each_kind_of_caller(node: Node, users: Users) -> None:
     await users.new("gone", *ALL)
     await users.put("gone", disabled=True)
