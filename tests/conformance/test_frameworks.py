@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.conformance.languages import SOON_BALANCED, jars_of, java_with, outcome
-from tests.conformance.test_remoting import address
+from tests.conformance.test_remoting import address, listen, node
 
-__all__ = ["address"]  # a fixture
+__all__ = ["address", "listen", "node"]  # fixtures
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
 
