@@ -145,7 +145,7 @@ async def _way_back(client: "Client", old: "OldBroker", seconds: int | None) -> 
 async def _frozen(client: "Client", old: "OldBroker", seconds: int) -> _WayBack:
     """Freeze the node until the old broker has everything; store again where that does not come.
 
-    A freeze that an earlier command began goes on where this one fails: the old broker may be
+    A freeze that an earlier command began continues where this one fails: the old broker may be
     stopped by now, to take over.
     """
     found = await _way_back(client, old, None)

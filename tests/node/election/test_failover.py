@@ -209,6 +209,7 @@ async def test_no_node_takes_over_that_others_cannot_reach(voters: Voters) -> No
         assert second in "ab"
         await client.admin.drain(second)
         await until(lambda: voters.leader is not None and name_of(voters.leader) == before)
+        await until(lambda: voters.leader is not None and second not in voters.members())
         await client.admin.drain(second, undo=True)
         await voters.whole()
     await voters.stop(before)
