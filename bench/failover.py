@@ -52,6 +52,14 @@ class Acks:
         """When the first put of an epoch after this one was acknowledged."""
         return next((at for at, of in self.told if of > epoch), None)
 
+    async def after(self, epoch: int, until: float) -> float:
+        """Wait for the first put of a later epoch. until: monotonic. Raises RuntimeError."""
+        while (first := self.first_of(epoch)) is None:
+            if time.monotonic() > until:
+                raise RuntimeError(f"no put of an epoch after {epoch} was stored in time")
+            await asyncio.sleep(0.005)
+        return first
+
     def longest_gap(self, since: float) -> float:
         """The longest time without an acknowledgement, from the last one before `since` on."""
         before = max((at for at, _ in self.told if at <= since), default=since)
@@ -110,10 +118,7 @@ async def crash(
         async with sending(client, chance) as acks:
             killed = time.monotonic()
             await asyncio.to_thread(target.kill, master)
-            while (first := acks.first_of(epoch)) is None:
-                if time.monotonic() > killed + SEND_SECONDS:
-                    raise RuntimeError(f"no put was stored within {SEND_SECONDS:g} s of a kill")
-                await asyncio.sleep(0.005)
+            first = await acks.after(epoch, killed + SEND_SECONDS)
     finally:
         await asyncio.to_thread(target.revive, master)
     return first - killed, acks.failed
@@ -139,13 +144,10 @@ async def outage(
     async with sending(client, chance) as acks:
         killed = time.monotonic()
         await asyncio.gather(*(asyncio.to_thread(target.kill, node) for node in target.nodes))
-        starts = [asyncio.to_thread(target.revive, node) for node in target.nodes]
-        revived = asyncio.gather(*starts)
-        while (first := acks.first_of(epoch)) is None:
-            if time.monotonic() > killed + WHOLE_SECONDS:
-                raise RuntimeError(f"no put was stored within {WHOLE_SECONDS:g} s of an outage")
-            await asyncio.sleep(0.005)
-        await revived
+        async with asyncio.TaskGroup() as starts:
+            for node in target.nodes:
+                starts.create_task(asyncio.to_thread(target.revive, node))
+            first = await acks.after(epoch, killed + WHOLE_SECONDS)
     return first - killed, acks.failed
 
 
