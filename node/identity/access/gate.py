@@ -208,8 +208,8 @@ class Gate:
             mark = hmac.digest(self._salt, f"{name}:{password}".encode(), hashlib.sha256)
             unknown = user is None and not self.knows()
             if (mark, stored) not in self._wrong and not unknown:
-                self.lockout.check(login)
                 if user is not None and self._right.get(mark) == stored:
+                    self.lockout.check(login)
                     self.lockout.proved(login)
                     break
                 right = await self._compare(login, mark, stored, password)

@@ -14,6 +14,7 @@ from duolog_server.node.identity.access import gate as module
 from duolog_server.node.identity.access.accesstokens import AccessTokens
 from duolog_server.node.identity.access.frameskeys import KEY_SECONDS, KEYS_MAX, SharedKey, UserKeys
 from duolog_server.node.identity.access.gate import PRINCIPAL, Gate, Principal
+from duolog_server.node.identity.access.lockout import FREE
 from duolog_server.node.identity.access.secrets import Seal, hash_password, is_password
 from duolog_server.node.identity.access.users import User
 from duolog_server.node.identity.access.vouching import Vouching
@@ -132,6 +133,24 @@ async def test_equal_logins_at_the_same_time_are_compared_once(place: Place, pas
     assert len({type(answer) for answer in answers}) == 1
     assert len(place.compared) == 1
     assert not place.gate._compared
+
+
+@pytest.mark.parametrize("password", ["right", "wrong"])
+async def test_the_last_free_login_is_answered_to_all_who_wait_for_it(
+    place: Place, password: str
+) -> None:
+    """It counts as failed while it is compared: who asks the same meanwhile is not locked out."""
+    for number in range(FREE - 1):
+        await asyncio.gather(
+            place.gate.by_password(header("alice", f"wrong{number}"), "::1"), return_exceptions=True
+        )
+    first = asyncio.create_task(place.gate.by_password(header("alice", password), "::1"))
+    await asyncio.sleep(0)
+    other = place.gate.by_password(header("alice", password), "::1")
+    answers = await asyncio.gather(first, other, return_exceptions=True)
+    assert len({type(answer) for answer in answers}) == 1
+    assert duolog.Throttled not in map(type, answers)
+    assert place.gate.lockout.refused == 0
 
 
 async def test_many_machines_of_a_network_log_in_at_once(place: Place) -> None:
