@@ -649,7 +649,11 @@ class Admin:
         await Switch(self._router.seed, node, epoch).order(self._timeout)
 
     async def drain(self, node: str, *, undo: bool = False) -> None:
-        """Take a node out: it is not elected and does not count for puts; undo brings it back."""
+        """Take a node out: it is not elected and does not count for puts; undo brings it back.
+
+        When this returns, the node neither leads nor does a put wait for it: it may be stopped.
+        Raises Busy where it is marked as drained and others cannot do without it.
+        """
         request = wire.DrainRequest(node=node, undo=undo)
         await self._ask(lambda admin, left: admin.Drain(request, timeout=left))
 

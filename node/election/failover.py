@@ -650,8 +650,7 @@ class FailoverService:
 
     async def _read_again(self) -> None:
         """Read the group for the machine, with all changes before. Raises ResultUnknown."""
-        read: asyncio.Future[None] = self._loop.create_future()
-        self._reads.append(read)
+        read = self._next_read()
         self.step(Changed())
         try:
             async with asyncio.timeout(ORDER_SECONDS):
@@ -661,6 +660,11 @@ class FailoverService:
                 f"the registry could not be read within {ORDER_SECONDS:g} s after the change: see "
                 "`cluster status`, or repeat the command"
             ) from None
+
+    def _next_read(self) -> "asyncio.Future[None]":
+        read: asyncio.Future[None] = self._loop.create_future()
+        self._reads.append(read)
+        return read
 
     async def _change(self, transaction: Transaction) -> int | None:
         """Make a change of an operator; None where a check failed. Raises ResultUnknown.
@@ -702,12 +706,37 @@ class FailoverService:
             raise sdk.BadRequest(answer.error)
 
     async def drain(self, node: str, undo: bool) -> None:
-        """Drain a node, or undo that. Raises BadRequest, ResultUnknown."""
-        key = self._keys.drained(node)
-        if not undo:
-            self._check_known(node)
-        change = Delete(key) if undo else Put(key, b"{}")
-        await self._change(Transaction((), (change,)))
+        """Drain a node, or undo that. When this returns, a drained node may be stopped: it neither
+        leads, nor does a put wait for it.
+
+        Raises BadRequest, ResultUnknown, and Busy where it is marked and cannot be stopped yet.
+        """
+        key, until = self._keys.drained(node), self._loop.time() + CHANGE_SECONDS
+        if undo:
+            await self._change(Transaction((), (Delete(key),)))
+            return
+        self._check_known(node)
+        await self._change(Transaction((), (Put(key, b"{}"),)))
+        read, still = self._next_read(), "not known to have handed over"
+        self.step(Changed())
+        try:
+            async with asyncio.timeout_at(until):
+                while still:
+                    await read
+                    read, still = self._next_read(), self._still(node)
+        except TimeoutError:
+            raise sdk.Busy(
+                f"{node} is marked as drained and is still {still}: stop it only when "
+                "`cluster status` shows that other nodes have taken over, or undrain it"
+            ) from None
+
+    def _still(self, node: str) -> str:
+        """What a drained node is for the group's puts; empty: nothing."""
+        state = self.machine.view.state
+        if state is not None and state.master.node == node:
+            return "the master"
+        members = state.sync_state_set if state is not None else ()
+        return "in the SyncStateSet" if any(one.node == node for one in members) else ""
 
     async def forget(self, node: str) -> None:
         """Remove a member that is down. Raises BadRequest, ResultUnknown."""
