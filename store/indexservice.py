@@ -31,6 +31,7 @@ from duolog_server.store.options import StoreOptions
 
 NAME_DIGITS = 17
 DIRECTORY = INDEX
+ROOM_ENTRIES = 1 << 18  # that get blocks at a time
 _HEADER = struct.Struct(">qqqqii")
 
 
@@ -66,7 +67,8 @@ class IndexFile:
 
     def __init__(self, file: DiskFile, options: StoreOptions) -> None:
         self.file = file
-        self.has_room = False  # for all that is written to it; one that was found may have holes
+        self.room = 0  # entries that may be written; past them may be holes
+        self.options = options
         self.slots = options.max_hash_slot_num
         self.entries = options.max_index_num
 
@@ -81,13 +83,16 @@ class IndexFile:
         return self.header.index_count >= self.entries
 
     def make_room(self) -> None:
-        """Before it is written, anywhere: a hole of a full disk would end the process.
+        """Before it is written: blocks for its slots and for some more entries, if they have none.
 
-        Raises OSError.
+        To write into a hole on a full disk ends the process. Raises OSError.
         """
-        if not self.has_room:
-            self.file.allocate(self.file.size)
-            self.has_room = True
+        if self.room > self.header.index_count:
+            return
+        room = min(self.entries, self.header.index_count + ROOM_ENTRIES)
+        start = self.options.index_bytes(self.room) if self.room else 0
+        self.file.allocate(self.options.index_bytes(room), start)
+        self.room = room
 
     def find(self, hashed: int, begin_ms: int, end_ms: int, count: int) -> list[int]:
         """Offsets of records with a key of this hash, newest first."""
@@ -176,9 +181,7 @@ class IndexService:
         state: I64 = np.zeros(2, np.int64)
         while True:
             file = self._writable(WallMs(int(rows[scan.STORE_TIME, int(state[0])]) if end else 0))
-            code = kernel.put_keys(
-                file.file.memory, file.slots, file.entries, data, rows, end, state
-            )
+            code = kernel.put_keys(file.file.memory, file.slots, file.room, data, rows, end, state)
             if code == kernel.INDEX_OK:
                 return
 
@@ -188,7 +191,9 @@ class IndexService:
             return self.files[-1]
         previous = self.files[-1].header if self.files else None
         path = f"{DIRECTORY}/{self._name(store_ms)}"
-        made = self.disk.create(path, self.options.index_file_bytes)
+        room = min(self.options.max_index_num, ROOM_ENTRIES)
+        size, blocks = self.options.index_file_bytes, self.options.index_bytes(room)
+        made = self.disk.create(path, size, blocks)
         begin = _HEADER.pack(0, 0, 0, 0, 0, 1)
         if previous is not None:
             begin = _HEADER.pack(
@@ -196,7 +201,7 @@ class IndexService:
             )
         made.memory[: _HEADER.size] = np.frombuffer(begin, np.uint8)
         self.files.append(IndexFile(made, self.options))
-        self.files[-1].has_room = True
+        self.files[-1].room = room
         return self.files[-1]
 
     def _name(self, store_ms: WallMs) -> str:

@@ -10,7 +10,8 @@ from duolog_server.store.kernels.jit import U8
 from duolog_server.store.kernels.ordered import clear_back, copy_records
 
 PAGE = 4096
-CHUNK = 1 << 20
+CHUNK = 1 << 20  # that is allocated at a time, or more of a large file
+CHUNKS_MAX = 16
 
 
 @dataclass(slots=True)
@@ -94,7 +95,7 @@ class MappedFile:
             return
         end = max(end, self.wrote + 1)  # nothing was asked for yet since the file was found
         start, base = max(self.allocated, self._page), max(self.allocated, self.wrote)
-        wanted = max(end, base + min(max(base, PAGE), CHUNK))
+        wanted = max(end, base + min(max(base, PAGE), max(CHUNK, self.size // CHUNKS_MAX)))
         room, least = (min(self.size, -(-size // PAGE) * PAGE) for size in (wanted, end))
         try:
             self.file.allocate(room, start)

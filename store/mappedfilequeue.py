@@ -10,6 +10,7 @@ from duolog_server.store.mappedfile import PAGE, FlushJob, MappedFile
 from duolog_server.store.openfiles import LazyFile, OpenFiles
 
 NAME_DIGITS = 20
+FIRST_BYTES = 16 << 20  # of the first segment, that have blocks from the beginning
 _START = attrgetter("start")
 
 
@@ -146,6 +147,12 @@ class MappedFileQueue:
         """Allocate a segment without adding it; may run in any thread."""
         return MappedFile(self.disk.create(self.path_of(start), self.file_size), start)
 
+    def _create_first(self, start: int, room: int) -> MappedFile:
+        """The first segment gets blocks as it is filled: many stores never have a second one."""
+        room = min(self.file_size, max(FIRST_BYTES, room))
+        made = self.disk.create(self.path_of(start), self.file_size, room)
+        return MappedFile(made, start, allocated=room)
+
     def _create_growing(self, open_files: OpenFiles, start: int, room: int) -> MappedFile:
         room = min(self.file_size, max(PAGE, room))
         path = self.path_of(start)
@@ -181,7 +188,7 @@ class MappedFileQueue:
             mapped.tail_unknown = True
             return mapped
         try:
-            return self.create(start)
+            return self.create(start) if self.files else self._create_first(start, room)
         except FileExistsError:
             # The allocating thread has just created it, and will close it.
             return self._open(start, True)

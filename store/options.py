@@ -187,7 +187,11 @@ class StoreOptions:
     @property
     def index_file_bytes(self) -> int:
         """Size of an index file."""
-        return 40 + self.max_hash_slot_num * 4 + self.max_index_num * 20
+        return self.index_bytes(self.max_index_num)
+
+    def index_bytes(self, entries: int) -> int:
+        """Bytes from the start of an index file to the end of so many entries."""
+        return 40 + self.max_hash_slot_num * 4 + entries * 20
 
     @property
     def sync_flush(self) -> bool:

@@ -128,6 +128,46 @@ def test_a_cut_that_lowers_the_end_asks_for_room_again() -> None:
     flush_all(store)
 
 
+def test_a_new_store_takes_little_of_the_disk_and_grows(tmp_path: Path) -> None:
+    """Of its first segment and index; RocketMQ's sizes are for stores that are filled."""
+    store = open_store(tmp_path, StoreOptions())
+    for n in range(3):
+        put_ok(store, [b"." * 100], "T", n, properties=[KEY])
+    flush_all(store)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) > 1 << 30
+    assert sum(512 * path.stat().st_blocks for path in files) < 64 << 20
+    store.shutdown()
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_the_first_segment_and_the_index_get_blocks_before_they_are_written(
+    monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    small, whole = SimDisk(random.Random(1), lambda: 0.0), SimDisk(random.Random(1), lambda: 0.0)
+    expected = stored(whole, 600)
+    drain(expected)
+    monkeypatch.setattr("duolog_server.store.mappedfilequeue.FIRST_BYTES", 4096)
+    monkeypatch.setattr("duolog_server.store.mappedfile.CHUNK", 4096)
+    monkeypatch.setattr("duolog_server.store.indexservice.ROOM_ENTRIES", 7)
+    store = stored(small, 300)
+    small.full = is_full
+    for n in range(300, 600):
+        body = [b"%d" % n * 100]
+        batch = PutBatch("T", n % 2, Columns.of(body, [KEY]), NOW)
+        if store.put(batch, NOW).status != PutMessageStatus.PUT_OK:
+            small.full = False  # it was refused, and nothing was written into a hole
+            put_ok(store, body, "T", n % 2, properties=[KEY])
+            small.full = is_full
+    small.full = False
+    drain(store)
+    flush_all(store)
+    for one, other in zip(store.index.files, expected.index.files, strict=True):
+        assert one.file.memory.tobytes() == other.file.memory.tobytes()
+    assert read_all(store) == read_all(expected)
+    store.shutdown()  # every file is synced
+
+
 SCRIPT = """
 import sys, time
 from duolog_server.store.messagestore import MessageStore, PutBatch
