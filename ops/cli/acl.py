@@ -221,7 +221,7 @@ def who_may(
     output.say_next(page)
 
 
-@calls(app, "import", json=False)
+@calls(app, "import")
 def import_(
     file: Annotated[Path, typer.Argument(help="plain_acl.yml; or the output of mqadmin.")],
     kind: Annotated[
@@ -248,7 +248,8 @@ def import_(
     output.confirm(f"Import {what}?", yes)
 
     asked(lambda client: import_all(client.access, imported, str(file)))
-    output.say(f"imported {what}")
+    counts = {"users": len(imported.users), "rights": len(imported.acls)}
+    output.told(counts, f"imported {what}")
 
 
 def _imported(file: Path, kind: str) -> "Imported":

@@ -11,6 +11,7 @@ from duolog_server.ops.cli.output import (
     LONG_MAX,
     fail,
     print_rows,
+    told,
     wants_json,
 )
 from duolog_server.ops.inspection.durability import durability
@@ -153,34 +154,34 @@ def _since(node: "NodeStatus") -> str:
     return f"since {iso(node.down_since_ms)}" if node.down_since_ms else ""
 
 
-@calls(app, json=False)
+@calls(app)
 def failover(
     node: Annotated[str, typer.Argument(help="The next master; default: any in-sync slave.")] = "",
 ) -> None:
     """Make another node the master (planned switch): puts pause for some ms, no message is lost."""
     asked(lambda client: client.admin.failover(node))
-    print(f"{node or 'another node'} is taking over")
+    told({"taking_over": node or None}, f"{node or 'another node'} is taking over")
 
 
-@calls(app, json=False)
+@calls(app)
 def drain(
     node: Annotated[str, typer.Argument(help="Name of the node.")],
 ) -> None:
     """Exclude a node: a master hands over, the node is not elected, and no put waits for it."""
     asked(lambda client: client.admin.drain(node))
-    print(f"{node} is drained")
+    told({"drained": node}, f"{node} is drained")
 
 
-@calls(app, json=False)
+@calls(app)
 def undrain(
     node: Annotated[str, typer.Argument(help="Name of the node.")],
 ) -> None:
     """Include a drained node again: it can be elected, and puts wait for it."""
     asked(lambda client: client.admin.drain(node, undo=True))
-    print(f"{node} is no longer drained")
+    told({"undrained": node}, f"{node} is no longer drained")
 
 
-@calls(app, json=False)
+@calls(app)
 def forget(
     node: Annotated[str, typer.Argument(help="Name of the node.")],
 ) -> None:
@@ -189,7 +190,7 @@ def forget(
     Its directory stays as it is; if it starts again, it is a node of the group again.
     """
     asked(lambda client: client.admin.forget(node))
-    print(f"{node} is forgotten")
+    told({"forgotten": node}, f"{node} is forgotten")
 
 
 @calls(app, "set")
@@ -215,7 +216,7 @@ def set_guarantee(
     print_rows(rows, ["setting", "value"])
 
 
-@calls(app, timeout=15.0, json=False)
+@calls(app, timeout=15.0)
 def elect(
     epoch: Annotated[
         int,
@@ -237,4 +238,5 @@ def elect(
             2,
         )
     asked(lambda client: client.admin.elect_unclean(epoch))
-    print(f"elected; records that only other nodes held after epoch {epoch} are lost")
+    lost = f"records that only other nodes held after epoch {epoch} are lost"
+    told({"elected_after": epoch}, f"elected; {lost}")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from duolog import Client, Message
 
+    from duolog_server.ops.inspection.deadletters.letters import LettersPage
     from duolog_server.ops.inspection.deadletters.redelivery import Redelivery
     from duolog_server.ops.inspection.messages.places import Place
 
@@ -53,13 +54,24 @@ def dead(
     at: Annotated[str, At] = "",
 ) -> None:
     """Show the dead letters of a group: messages whose last attempt failed."""
-    from duolog_server.ops.inspection.deadletters.letters import letters_page
+    from duolog import UnknownTopic
+
+    from duolog_server.ops.inspection.deadletters.letters import LettersPage, letters_page
 
     begin = _read(at) if at else None
 
-    page = asked(lambda client: letters_page(client, group, begin, limit), _HINTS)
+    async def work(client: "Client") -> "LettersPage":
+        try:
+            return await letters_page(client, group, begin, limit)
+        except UnknownTopic:
+            await client.admin.group(group)  # none of a group that exists is not an error
+            return LettersPage((), 0, 0, None, None)
+
+    page = asked(work, {"UnknownGroup": "duolog group list"})
     columns = ["place", "topic", "message_id", "tags", "attempts", "body"]
     output.print_rows(map(_row, page.letters), columns)
+    if not page.total:
+        output.say(f"group {group} has no dead letters")
     if page.next is not None:
         output.say(f"there are more, {page.total} in all; the next ones: --at {page.next}")
 

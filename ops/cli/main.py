@@ -24,7 +24,7 @@ class _Noun:
 
 _NOUNS = {
     "node": _Noun("Start a node, or check one.", "duolog_server.ops.cli.node"),
-    "topic": _Noun("List, create, alter, delete topics.", "duolog_server.ops.cli.topic"),
+    "topic": _Noun("List, show, create, alter, delete topics.", "duolog_server.ops.cli.topic"),
     "msg": _Noun(
         "Send, get, find, search and tail messages.",
         "duolog_server.ops.cli.msg",
@@ -77,6 +77,7 @@ class _Lazy(TyperGroup):
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
+        self.commands.update({name: TyperCommand(name) for name in _NOUNS})  # for "Did you mean"
         add_options(self, shared, CONNECTION)
 
     def list_commands(self, ctx: object) -> list[str]:
@@ -102,6 +103,7 @@ app = typer.Typer(
     cls=_Lazy,
     no_args_is_help=True,
     add_completion=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="duolog: a replicated message store.",
     pretty_exceptions_enable=False,
 )

@@ -12,7 +12,7 @@ import typer
 from duolog._columns import split_keys
 
 from duolog_server.ops.cli import output, waiting
-from duolog_server.ops.cli.access import asked, calls
+from duolog_server.ops.cli.access import asked, call_seconds, calls
 from duolog_server.ops.cli.arguments import PLACE, read_place
 from duolog_server.ops.cli.msgprinter import Format, Printer, Proto
 from duolog_server.ops.inspection.messages import trace as way
@@ -77,7 +77,8 @@ def send(
     lines_json: Annotated[
         bool,
         typer.Option(
-            "--lines-json", help='Input lines are JSON: {"body", "key", "keys", "tags", ...}.'
+            "--lines-json",
+            help="Input lines are JSON, with body, key, keys, tags, queue_id, properties, delay.",
         ),
     ] = False,
 ) -> None:
@@ -114,6 +115,7 @@ async def _sent(
 
     sent = 0
     async with client.producer() as producer:
+        await producer.slot_of(topic, "", call_seconds())  # before a line is read
         while chunk := list(itertools.islice(source, SEND_BATCH)):
             messages = [_message(text, common, lines_json) for text in chunk]
             sends = [producer.send(topic, data, **how) for data, how in messages]
@@ -162,33 +164,44 @@ def _from_json(fields: object, common: dict[str, Any]) -> tuple[bytes, dict[str,
     """Body and options of a message. Raises ValueError or TypeError."""
     if not isinstance(fields, dict):
         raise ValueError("it is not a JSON object")
+    unknown = fields.keys() - _FIELDS.keys() - _WHERE
+    if unknown:
+        raise ValueError(f'unknown field "{min(unknown)}"; known are {", ".join(_FIELDS)}')
     how = {**common}
-    for name, kinds, wanted in _FIELDS:
+    for name, (kinds, wanted) in _FIELDS.items():
         value = fields.get(name)
-        if not value:
+        if value is None:
             continue
         if not isinstance(value, kinds) or isinstance(value, bool):
             raise ValueError(f'"{name}" must be {wanted}')
-        how[name] = split_keys(value) if name == "keys" and isinstance(value, str) else value
+        if value or value == 0:
+            how[name] = split_keys(value) if name == "keys" and isinstance(value, str) else value
     if how["queue_id"] is not None and not 0 <= how["queue_id"] <= output.INT_MAX:
         raise ValueError(f'"queue_id" must be 0 to {output.INT_MAX}')
     texts = [*how["properties"], *how["properties"].values(), *how["keys"]]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("keys and properties must be strings")
-    if "body_base64" in fields:
-        return base64.b64decode(fields["body_base64"]), how
-    if "body" not in fields:
-        raise ValueError('it has no "body"')
-    return str(fields["body"]).encode(), how
+    body, encoded = how.pop("body", None), how.pop("body_base64", None)
+    if (body is None) == (encoded is None):
+        raise ValueError('it must have one of "body" and "body_base64"')
+    return base64.b64decode(encoded, validate=True) if body is None else body.encode(), how
 
 
-_FIELDS: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
-    ("key", str, "a string"),
-    ("keys", (str, list), "a string or a list of strings"),
-    ("tags", str, "a string"),
-    ("queue_id", int, "an integer"),
-    ("properties", dict, "an object"),
-)
+_FIELDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "body": (str, "a string; an object is sent as the text of its JSON"),
+    "body_base64": (str, "a string"),
+    "key": (str, "a string"),
+    "keys": ((str, list), "a string or a list of strings"),
+    "tags": (str, "a string"),
+    "queue_id": (int, "an integer"),
+    "properties": (dict, "an object"),
+    "delay": ((int, float), "a number of seconds"),
+}
+# What the line of a message that was read tells of the place it had.
+_WHERE = {
+    "topic", "queue_offset", "physical_offset", "message_id", "unique_key", "store_time",
+    "born_time",
+}  # fmt: skip
 
 
 @calls(app)

@@ -90,7 +90,7 @@ def set_(
     output.print_facts(_row(asked(lambda client: client.admin.put_quota(subject, **limits))))
 
 
-@calls(app, json=False)
+@calls(app)
 def delete(
     subject: Annotated[str, Subject],
     yes: Annotated[bool, output.Yes] = False,
@@ -99,4 +99,4 @@ def delete(
     output.confirm(f"Delete the quota of {subject}?", yes)
 
     asked(lambda client: client.admin.delete_quota(subject))
-    output.say(f"deleted the quota of {subject}")
+    output.told({"deleted": subject}, f"deleted the quota of {subject}")

@@ -1,4 +1,4 @@
-"""`duolog topic`: list, create, alter, delete, stats."""
+"""`duolog topic`: list, show, create, alter, delete, stats."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,6 +43,27 @@ def list_(
     )
     output.print_rows(map(_row, page.rows), ["topic", "group", "queues", "perm", "messages"])
     output.say_next(page)
+
+
+def _parts(topic: str, *, sizes: bool = False) -> "list[TopicDescription]":
+    """A topic, of each replica group that has it. Fails the command where none has."""
+    found = asked(lambda client: client.admin.topics([topic], system=True, sizes=sizes))
+    if not found:
+        output.fail(f"topic {topic!r} does not exist", "duolog topic list")
+    return found
+
+
+@calls(app)
+def show(topic: str) -> None:
+    """Show a topic: its settings, how many messages it has, when the last one was stored."""
+    parts = _parts(topic)
+    rows = list(map(_row, parts))
+    last_ms = max(queue.last_store_time_ms or 0 for part in parts for queue in part.stats) or None
+    whole: dict[str, object] = {**rows[0], "group": [part.group for part in parts]}
+    for name in ("queues", "messages"):
+        whole[name] = sum(int(str(row[name])) for row in rows)
+    whole["last_store_time"] = last_ms if output.wants_json() else iso(last_ms)
+    output.print_facts(whole)
 
 
 @calls(app)
@@ -135,9 +156,6 @@ def stats(
 
     A node that does not know the bytes yet counts some millions of messages in each call.
     """
-    found = asked(lambda client: client.admin.topics([topic], sizes=True))
-    if not found:
-        output.fail(f"topic {topic!r} does not exist", "duolog topic list")
     rows = [
         {
             "queue_id": s.queue_id,
@@ -148,7 +166,7 @@ def stats(
             else iso(s.last_store_time_ms),
             "log_bytes": s.log_bytes,
         }
-        for topic_row in found
+        for topic_row in _parts(topic, sizes=True)
         for s in topic_row.stats
     ]
     columns = ["queue_id", "min_offset", "max_offset", "last_store_time", "log_bytes"]

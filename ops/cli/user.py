@@ -118,7 +118,7 @@ def alter(
     output.print_facts(_row(made))
 
 
-@calls(app, json=False)
+@calls(app)
 def delete(
     name: str,
     yes: Annotated[bool, output.Yes] = False,
@@ -127,16 +127,20 @@ def delete(
     output.confirm(f"Delete user {name} and its rights?", yes)
 
     asked(lambda client: client.access.delete_user(name))
-    output.say(f"deleted {name}")
+    output.told({"deleted": name}, f"deleted {name}")
 
 
-@calls(app, json=False)
+@calls(app)
 def token(
     name: Annotated[str, typer.Argument(help="The user; default: the one you call as.")] = "",
     days: Annotated[int, typer.Option(min=1, max=366, help="Days until it expires.")] = 30,
 ) -> None:
     """Print a token, which a program gives in the place of the password."""
-    print(asked(lambda client: client.access.issue_token(days * 24 * 3600, user=name)))
+    issued = asked(lambda client: client.access.issue_token(days * 24 * 3600, user=name))
+    if output.wants_json():
+        output.print_json({"token": issued})
+    else:
+        print(issued)
 
 
 @calls(app)

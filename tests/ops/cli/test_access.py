@@ -113,6 +113,9 @@ def leaves(command: Any, path: str = "") -> list[tuple[str, Any]]:
 # -- the order of settings -------------------------------------------------------------------------
 
 
+PROGRAMS = {"console", "group export"}  # and lines of JSON
+
+
 def test_every_command_that_calls_nodes_has_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["duolog", *main._NOUNS])
     root: Any = typer.main.get_command(main.app)
@@ -123,6 +126,7 @@ def test_every_command_that_calls_nodes_has_the_options(monkeypatch: pytest.Monk
             if "--endpoints" in names and noun != "context":
                 dialling.append(path)
                 assert names >= {"--context", "--user", "--password-file", "--tls-ca"}, path
+                assert "--json" in names or path in PROGRAMS, path
             elif noun != "context":
                 assert "--context" not in names, path
     assert {"topic list", "node check", "doctor", "pipeline replay"} <= set(dialling)

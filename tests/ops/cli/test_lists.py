@@ -62,3 +62,17 @@ async def test_a_part_of_the_groups_is_listed(run: Run, client: duolog.Client) -
     assert note == "there are more, 3 in all; the next ones: --after b\n"
     shown, note = await run("group", "list", "--after", "b", "--contains", "C", "--json")
     assert ([row["group"] for row in json.loads(shown)], note) == (["c"], "")
+
+
+async def test_a_topic_and_a_group_without_dead_letters_are_shown(
+    run: Run, client: duolog.Client
+) -> None:
+    await client.admin.create_topic("shown", 3)
+    await client.admin.put_group("g")
+    async with client.producer() as producer:
+        receipt = await producer.send("shown", b"x")
+    row = json.loads((await run("topic", "show", "shown", "--json"))[0])
+    assert (row["topic"], row["queues"], row["messages"]) == ("shown", 3, 1)
+    assert row["group"] == [receipt.group]
+    assert row["last_store_time"] == receipt.store_time_ms
+    assert await run("group", "dead", "g", "--json") == ("[]\n", "group g has no dead letters\n")

@@ -4,6 +4,7 @@ import os
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
 from duolog_server.ops.cli import main as module
 
@@ -28,3 +29,21 @@ def test_only_a_node_prints_what_grpc_says_by_itself(
     module.main()
     assert os.environ.get("GRPC_VERBOSITY") == expected
     monkeypatch.delenv("GRPC_VERBOSITY", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["-h"], 0, "Usage: duolog"),
+        (["topic", "list", "-h"], 0, "Usage: duolog topic list"),
+        (["tpic", "list"], 2, "Did you mean 'topic'?"),
+        (["topic", "lst"], 2, "Did you mean 'list'?"),
+    ],
+)
+def test_help_is_short_and_a_typing_error_is_answered_with_what_was_meant(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], status: int, said: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["duolog", *words])
+    done = CliRunner().invoke(module.app, words, prog_name="duolog")
+    assert done.exit_code == status
+    assert said in done.output
