@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import structlog
 from duolog import _errors as sdk
 from duolog._background import together
@@ -447,8 +448,9 @@ class TransactionService:
             became = "committed" if was_commit else "rolled back, or given up after the last check"
             wanted = "committed" if commit else "rolled back"
             raise sdk.NoSuchMessage(f"half message {origin} was {became}: it cannot be {wanted}")
-        if known is not None:
-            await self._safe(PhyOffset(known.end_offset))
+        # One that was forgotten lies below that end, and need not be durable either.
+        end = known.end_offset if known is not None else self._decisions.forgotten_end
+        await self._safe(PhyOffset(end))
 
     def _decided_before(self, origin: int, group: str | None) -> bool | None:
         """Whether a decision that is only in the log was a commit; None if unknown.
@@ -534,20 +536,33 @@ class TransactionService:
 
         stored: filled with the log offset for each half message that was stored.
         """
-        store = self._core.store
         end = first + count
         while first < end:
-            result = store.get(HALF_TOPIC, QUEUE, QueueOffset(first), Wanted(end - first, BYTES))
-            if result.next_offset <= first:
-                self._record(first)
-                raise sdk.NoSuchMessage(f"half message {first} no longer exists")
-            for batch in restored(result, _HALF, store.born_host):
+            result = self._consecutive(first, end - first)
+            for batch in restored(result, _HALF, self._core.store.born_host):
                 if batch.topic not in self._core.metadata.topics:
                     raise sdk.UnknownTopic(f"topic {batch.topic!r} was deleted")
                 self._put(batch)
                 assert batch.fields is not None, "made of records"
                 stored += batch.fields[encode.FIELD_PREPARED_OFFSET].tolist()
-            first = result.next_offset
+            first += result.count
+
+    def _consecutive(self, first: int, count: int) -> GetResult:
+        """Read up to `count` half messages at consecutive offsets, at least the first one.
+
+        A read skips damaged messages and may return later ones instead, on which nobody decided.
+        Raises as `_record`.
+        """
+        while True:
+            place = QueueOffset(first)
+            result = self._core.store.get(HALF_TOPIC, QUEUE, place, Wanted(count, BYTES))
+            offsets = result.table[decode.OUT_QUEUE_OFFSET]
+            count = int(np.count_nonzero(offsets == first + np.arange(result.count)))
+            if not count:
+                self._record(first)
+                raise sdk.NoSuchMessage(f"half message {first} no longer exists")
+            if count == result.count:
+                return result
 
     def _put(self, batch: PutBatch) -> PutResult:
         result = self._core.log.write(batch)

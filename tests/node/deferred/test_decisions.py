@@ -19,9 +19,10 @@ from duolog_server.node.deferred.transactionservice import (
 from duolog_server.store.columns import Columns
 from duolog_server.store.errors import BadMessage
 from duolog_server.store.messagestore import PutBatch
-from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.reader import EMPTY_TABLE, GetResult
 from duolog_server.store.status import PutMessageStatus
+from tests.node.deferred.test_delays import damage
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 from tests.until import until
@@ -194,6 +195,27 @@ async def test_without_an_index_only_the_decisions_in_memory_are_told(
     assert service.waiting == 0
 
 
+async def test_a_repeat_of_a_forgotten_decision_waits_until_that_is_durable(
+    start_node: StartNode, nothing_noted: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an index nothing else keeps it from being answered before the first one."""
+    monkeypatch.setattr(halfmessages, "DECISIONS_MAX", 0)
+    node = await start_node(message_index_enable=False)
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 1)
+    replicas = Replicas(broker := broker_of(node), monkeypatch)
+    origins = prepare(broker)
+    first = asyncio.create_task(broker.transactions.end(origins, True, "g"))
+    await until(lambda: replicas.asked)
+    again = asyncio.create_task(broker.transactions.end(origins, True, "g"))
+    await until(lambda: again.done() or len(replicas.asked) == 2)
+    done = first.done() or again.done()
+    replicas.confirm()
+    await asyncio.gather(first, again)
+    assert not done
+    assert replicas.asked[0] == replicas.asked[1] > 0
+
+
 async def test_a_damaged_half_message_at_the_end_holds_up_no_reading(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +247,29 @@ async def test_a_half_message_that_cannot_be_read_yet_is_told_from_one_that_is_g
     monkeypatch.setattr(broker.store, "record_at", lambda *where: None)
     with pytest.raises(duolog.NoSuchMessage, match="no longer exists"):
         service._record(origin)
+
+
+async def test_the_commit_of_a_damaged_half_message_stores_no_other_one_in_its_place(
+    broker: Broker,
+) -> None:
+    """A read passes over what is damaged, and gives what comes behind it: nobody decided on that."""
+    service = broker.transactions
+    keys = [b"UNIQ_KEY\x01%032d" % k for k in range(5)]
+    columns = Columns.of([b"half message %d" % k for k in range(5)], keys)
+    service._put(service.half(PutBatch("T", 0, columns, 1), "g"))
+    broker.log.pump_soon()
+    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] == 5)
+    assert sorted(await service._known()) == [0, 1, 2, 3, 4]
+    damage(broker.store.log, b"half message 1")
+    for origins in ([1], [0, 1, 2]):
+        with pytest.raises(duolog.NoSuchMessage, match="1 no longer exists"):
+            await service.end(origins, True, "g")
+    await service.end([4, 0, 2], True, "g")
+    await until(lambda: broker.store.dispatcher.behind_bytes() == 0)
+    found = broker.store.get("T", 0, QueueOffset(0))
+    assert [body for _, body, _ in found.rows()] == [b"half message %d" % k for k in (0, 2, 4)]
+    assert sorted(await service._known()) == [1, 3]
+    assert service.validate() == ""
 
 
 async def test_what_nobody_is_asked_about_is_given_up_before_retention_deletes_it(
