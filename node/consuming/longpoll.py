@@ -66,7 +66,7 @@ async def _poll(
     with reader.calls.one():
         waiting = Waiting(reader.board, reader.turns, key, deadline)
         try:
-            while not _says_something(result, offset) and loop.time() < deadline:
+            while loop.time() < deadline:
                 waiting.look()
                 offset = max(offset, result.next_offset) if result.max_offset else offset
                 result = reader.read(key, offset, selection)

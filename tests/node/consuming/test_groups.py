@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duolog
@@ -20,8 +21,15 @@ from hypothesis import strategies as st
 
 from duolog_server.ha.epochs import Epoch, EpochEntry
 from duolog_server.node.api.groups import GroupsService
+from duolog_server.node.consuming import groups as module
 from duolog_server.node.consuming.allocation import STRATEGIES, Deal, Wish, allocate
-from duolog_server.node.consuming.groups import GroupCoordinator, Heartbeat
+from duolog_server.node.consuming.groups import GroupCoordinator, Heartbeat, MemberTable
+from duolog_server.node.consuming.subscriptions import (
+    EXPRESSION_CHARACTERS_MAX,
+    SHOWN_MAX,
+    ways_of,
+)
+from duolog_server.node.core.connected import Consumer, Read
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs
 from tests.node.replicas import WAIT_SECONDS, broker_of
@@ -157,6 +165,102 @@ def test_a_member_is_told_which_of_its_claims_are_anothers() -> None:
     answer = groups.heartbeat("G", "m2", claims, COUNTS, START)
     assert answer is not None
     assert answer.foreign == []
+
+
+def test_a_member_lives_to_the_end_of_its_session_in_every_view() -> None:
+    groups = GroupCoordinator()
+    beat(groups, "a", set())
+    end = MonoMs(10_000)
+    for now, members in ((end, 1), (LATER, 0)):
+        assert [n for _, _, n in groups.reading(now)] == [members] * members
+        assert (groups.members("G", now), len(groups.living("G", now))) == (members, members)
+        assert set(groups.readers("G", now).values()) == {"a"} & set(groups.living("G", now))
+    assert (groups.members("unknown", end), groups.readers("unknown", end)) == (0, {})
+
+
+def test_a_full_group_takes_no_member_but_those_that_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MEMBERS_MAX", 2)
+    groups = GroupCoordinator()
+    for member in "aba":
+        beat(groups, member, set())
+    assert groups.heartbeat("G", "c", Heartbeat(("T",)), COUNTS, START) is None
+    groups.leave("G", "a")
+    assert groups.heartbeat("G", "c", Heartbeat(("T",)), COUNTS, START) is not None
+
+
+def test_members_see_by_the_generation_that_their_group_has_changed() -> None:
+    groups = GroupCoordinator()
+
+    def generation(member: str, *topics: str) -> int:
+        answer = groups.heartbeat("G", member, Heartbeat(topics), {"T": 1}, START)
+        assert answer is not None
+        return answer.generation
+
+    seen = [generation("a", "T")]
+    assert generation("a", "T") == seen[0], "nothing has changed"
+    seen += [generation("b", "T"), generation("b", "T", "U"), generation("b", "U")]
+    groups.leave("G", "b")
+    seen.append(generation("a", "T"))
+    assert seen == sorted(set(seen))
+
+
+def test_members_are_shown_with_how_they_select_and_whether_their_programs_ask() -> None:
+    groups, now = GroupCoordinator(), MonoMs(7)
+    for member, expression, asked in (("a", "x||y", True), ("b", " y || x ", False)):
+        told = Heartbeat(("T", "U"), not_polled=not asked, expression=expression)
+        assert groups.heartbeat("G", member, told, COUNTS, now) is not None
+    assert groups.not_polled("G") == {"b"}
+    assert groups.not_polled("unknown") == set()
+    times: Any = SimpleNamespace(mono_ms=lambda: now)
+    table = MemberTable(groups, times)
+    assert table.counts() == (0, 2)
+    assert (table.readers("U"), table.readers("V")) == ({"G"}, set())
+    shown = [consumer for _, consumer in table.consumers(["unknown", "G"])]
+    assert [(one.client_id, one.of_sdk, one.shares) for one in shown] == [
+        ("a", True, True),
+        ("b", True, True),
+    ]
+    assert [one.since_ms for one in shown] == [now, module.NO_GRACE], "b waits for queues"
+
+
+def reads(name: str, *ways: str, **what: Any) -> Consumer:
+    is_sql = what.pop("is_sql", False)
+    return Consumer(name, tuple(Read("T", way, is_sql) for way in ways), **what)
+
+
+def test_the_ways_in_which_members_select_are_told_the_most_frequent_first() -> None:
+    """The same tags are the same way, however a client writes them."""
+    consumers = [
+        reads("a", "x || y", shares=True),
+        reads("b", "*"),
+        reads("c", "y||x"),
+        reads("d", ""),
+        reads("e", " n > 1 ", is_sql=True),
+        reads("f", "* || x", shares=True),
+        reads("g", "", of_sdk=True),
+        reads("h", "z", broadcasting=True),
+    ]
+    found = [
+        (way.expression, way.is_sql, way.member_id, way.members, way.sharing)
+        for way in ways_of(consumers)
+    ]
+    assert found == [
+        ("*", False, "b", 3, 1),
+        ("x || y", False, "a", 2, 1),
+        ("", False, "g", 1, 0),
+        ("n > 1", True, "e", 1, 0),
+    ]
+
+
+def test_what_is_shown_of_the_ways_is_bounded() -> None:
+    """Clients choose how many there are, and how long they are."""
+    many = [reads(str(k), f"{k:03d}" + "x" * EXPRESSION_CHARACTERS_MAX) for k in range(20)]
+    shown = list(ways_of(many))
+    assert len(shown) == SHOWN_MAX
+    assert all(len(way.expression) == EXPRESSION_CHARACTERS_MAX for way in shown)
+    assert [way.topic for way in ways_of([Consumer("a", (Read("V"), Read("U")))])] == ["U", "V"]
 
 
 def test_validate_reports_an_inconsistent_coordinator() -> None:

@@ -145,7 +145,7 @@ async def test_what_no_filter_takes_is_read_once_and_passed_over() -> None:
 
 
 async def test_lost_messages_are_reported_though_the_filter_took_none() -> None:
-    lost = GetResult(S.NO_MATCHED_MESSAGE, QueueOffset(9), QueueOffset(0), QueueOffset(9), lost=4)
+    lost = GetResult(S.NO_MATCHED_MESSAGE, QueueOffset(9), QueueOffset(0), QueueOffset(9), lost=1)
     assert await Node([lost]).poll() == (5, lost)
 
 
@@ -216,6 +216,9 @@ async def test_a_read_asks_for_no_more_than_there_is_room_for() -> None:
     node.untaken = Untaken(4000, 1000, node.calls)
     node.untaken.take("a", 600)
     reads = Reads(node, body=100, text=0)
+    await within(node, reads, Selection(TagFilter.parse("*"), 32, 400))
+    assert reads.asked.pop() == (32, 400), "what it asks for has room"
+    node.untaken.give("a", node.untaken.held_bytes - 600)
     assert (await within(node, reads))[0] == 4
     assert reads.asked == [(400 // MESSAGE_BYTES, 400)]
     node.untaken.give("a", node.untaken.held_bytes)

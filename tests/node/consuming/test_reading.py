@@ -1,5 +1,6 @@
 """Reads of a node: what a slave does not answer, what is counted, and where a reader should go."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from duolog_server.node.filters.tagfilter import TagFilter
 from duolog_server.node.identity.quotas.quota import Limit, Subject
 from duolog_server.node.identity.quotas.quotas import Wait
 from duolog_server.store.births import Births
+from duolog_server.store.kernels import decode
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.reader import EMPTY_TABLE, GetMessageStatus, GetResult, Wanted
 
@@ -104,6 +106,19 @@ def test_a_slave_never_passes_over_messages_that_its_master_may_have(answer: Get
     assert node.reader.read(KEY, 5, SELECTION) is answer, "a master says what is lost"
 
 
+def test_a_group_gets_no_retries_of_a_deleted_one_of_its_name() -> None:
+    """Messages of other topics are anybody's."""
+    found = result(S.FOUND, 8, 2)
+    found.table[decode.OUT_PHY] = 600, 800
+    for topic, kept in (("%RETRY%g", [800]), ("T", [600, 800])):
+        node = Node(found)
+        node.core.metadata.births.groups["g"] = 700
+        node.core.metadata.births.newest = 700
+        selection = replace(SELECTION, group="g")
+        read = node.reader.read((topic, 0), 5, selection)
+        assert read.table[decode.OUT_PHY].tolist() == kept
+
+
 def test_a_node_that_may_be_behind_sends_no_reader_back() -> None:
     beyond = result(S.OFFSET_OVERFLOW_BADLY, 40)
     node = Node(beyond, slave=True)
@@ -131,9 +146,9 @@ async def test_a_reader_waits_for_its_quota_and_is_refused_at_the_deadline() -> 
     assert not node.reader.may_go_out(who, "T")
     with pytest.raises(duolog.Throttled):
         await node.reader.may_read(who, "T", "g", 0.0)
-    node.reader.sent(who, "T", result(S.FOUND, 8, 2))
+    node.reader.sent(who, "T", replace(result(S.FOUND, 8, 2), properties=b"a\x01b"))
     node.reader.sent(who, "T", result(S.OFFSET_OVERFLOW_ONE, 8))
-    assert node.counted == [("sent", "T", 20, 2)]
+    assert node.counted == [("sent", "T", 23, 2)]
 
 
 def test_a_reader_that_is_far_behind_is_sent_to_a_slave() -> None:
@@ -192,6 +207,7 @@ def test_positions_in_a_queue() -> None:
     assert offsets.position_of(core, "g", "%RETRY%g", 0, -1) == 14, "behind a deleted group's rest"
     assert offsets.position_of(core, "h", "%RETRY%h", 0, -1) == 10
     assert offsets.position_of(core, "g", "%RETRY%g", 0, 12) == 12
+    assert offsets.position_of(core, "g", "%RETRY%g", 0, 0) == 10, "it began before"
 
 
 async def test_a_group_begins_once_in_each_queue() -> None:

@@ -252,7 +252,7 @@ async def test_a_half_message_that_cannot_be_read_yet_is_told_from_one_that_is_g
 async def test_the_commit_of_a_damaged_half_message_stores_no_other_one_in_its_place(
     broker: Broker,
 ) -> None:
-    """A read passes over what is damaged, and gives what comes behind it: nobody decided on that."""
+    """A read skips it and returns what comes behind it, on which nobody decided."""
     service = broker.transactions
     keys = [b"UNIQ_KEY\x01%032d" % k for k in range(5)]
     columns = Columns.of([b"half message %d" % k for k in range(5)], keys)

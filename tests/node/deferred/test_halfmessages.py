@@ -107,6 +107,10 @@ def test_validate_reports_inconsistent_half_messages() -> None:
     assert halves.validate(MonoMs(0)) == "half message 0 is missing at its place 7"
     halves._origins[7] = 0
     assert halves.validate(MonoMs(0)) == "1 wait, 2 places are known"
+    halves = HalfMessages(0)
+    halves.read(half(0))
+    halves.by_topic["T"] = 1
+    assert halves.validate(MonoMs(0)) == "{'': 1, 'T': 1} are counted by topic, {'': 1} wait"
     halves = HalfMessages(4)
     halves._decided_ahead.add(3)
     assert halves.validate(MonoMs(0)) == "[3] are read, and decided ahead of 4"
@@ -166,6 +170,7 @@ def test_the_oldest_decisions_are_left_to_the_log_and_it_is_known_how_far_they_r
     """A repeat of one of them waits until the index has it: it is not taken for undecided."""
     monkeypatch.setattr(halfmessages, "DECISIONS_MAX", 2)
     decisions = Decisions()
+    assert decisions.forgotten_end == 0
     for origin, end in ((1, 900), (2, 700), (3, 800)):
         decisions.add(origin, Decision(True, end, "g"))
     assert decisions.get(1) is None
@@ -206,6 +211,25 @@ def test_what_is_asked_about_keeps_its_place_until_its_time_is_over() -> None:
     assert turns.next("g", MonoMs(PATIENCE_MS - 1), lambda _: True) is None
     assert turns.next("g", MonoMs(PATIENCE_MS), lambda _: True) is not None
     assert turns.groups(now) == []
+
+
+def test_the_place_of_an_answer_that_does_not_come_is_anothers_once_its_time_is_over() -> None:
+    turns, now = Turns(1000), MonoMs(0)
+    for offset in range(IN_FLIGHT_MAX + 2):
+        turns.add(named(offset))
+    first = turns.next("g", now, lambda _: True)
+    assert first is not None
+    assert turns.asked(first, now) == 1000
+    while (half := turns.next("g", now, lambda _: True)) is not None:
+        last = half
+    assert last.origin == IN_FLIGHT_MAX - 1
+    assert turns.next("g", MonoMs(999), lambda _: True) is None
+    half = turns.next("g", MonoMs(1000), lambda _: True)
+    assert half is not None
+    assert half.origin == IN_FLIGHT_MAX
+    assert turns.answered(half)
+    assert turns.asked(half, now) == 1000, "its answer came before"
+    assert not turns.answered(half)
 
 
 def test_an_answer_has_the_more_time_the_more_are_asked_about_up_to_a_limit() -> None:
