@@ -22,8 +22,21 @@ from hypothesis import strategies as st
 from duolog_server.ha.epochs import Epoch, EpochEntry
 from duolog_server.node.api.groups import GroupsService
 from duolog_server.node.consuming import groups as module
-from duolog_server.node.consuming.allocation import STRATEGIES, Deal, Wish, allocate
-from duolog_server.node.consuming.groups import GroupCoordinator, Heartbeat, MemberTable
+from duolog_server.node.consuming.allocation import (
+    DEFAULT,
+    STRATEGIES,
+    Deal,
+    Wish,
+    allocate,
+    check_strategy,
+)
+from duolog_server.node.consuming.groups import (
+    SESSION_MS_MAX,
+    SESSION_MS_MIN,
+    GroupCoordinator,
+    Heartbeat,
+    MemberTable,
+)
 from duolog_server.node.consuming.subscriptions import (
     EXPRESSION_CHARACTERS_MAX,
     SHOWN_MAX,
@@ -204,6 +217,33 @@ def test_members_see_by_the_generation_that_their_group_has_changed() -> None:
     groups.leave("G", "b")
     seen.append(generation("a", "T"))
     assert seen == sorted(set(seen))
+    groups = GroupCoordinator()
+    beat(groups, "b", set())
+    beat(groups, "a", set(), 5000)
+    before = groups._groups["G"].generation
+    assert groups.members("G", LATER) == 1, "b has expired"
+    assert groups._groups["G"].generation > before
+
+
+@pytest.mark.parametrize(
+    ("asked", "lives"),
+    [(0, 10_000), (1, SESSION_MS_MIN), (7000, 7000), (10**9, SESSION_MS_MAX)],
+)
+def test_a_session_has_a_default_and_limits(asked: int, lives: int) -> None:
+    groups = GroupCoordinator()
+    answer = groups.heartbeat("G", "a", Heartbeat(("T", "U"), session_ms=asked), COUNTS, START)
+    assert answer is not None
+    assert (answer.pending, answer.members) == (False, 1), "all is its own"
+    assert {topic for topic, _ in answer.queues} == {"T"}, "there is no U"
+    ends = [groups.members("G", MonoMs(now)) for now in (lives, lives + 1)]
+    assert ends == [1, 0]
+
+
+def test_strategies_have_names_and_one_is_the_default() -> None:
+    assert check_strategy("") == DEFAULT
+    assert [check_strategy(name) for name in STRATEGIES] == list(STRATEGIES)
+    with pytest.raises(duolog.BadRequest, match="'avg' is unknown"):
+        check_strategy("avg")
 
 
 def test_members_are_shown_with_how_they_select_and_whether_their_programs_ask() -> None:

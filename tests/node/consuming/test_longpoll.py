@@ -66,7 +66,7 @@ class Node:
         return self.may.pop(0)
 
     def sent(self, who: Who, topic: str, found: GetResult) -> None:
-        self.asked.append(f"sent {found.count}")
+        self.asked.append(f"sent {topic} {found.count}")
 
     @property
     def reader(self) -> Reader:
@@ -119,6 +119,21 @@ async def test_a_message_that_comes_between_two_looks_is_not_missed() -> None:
     assert await node.poll() == (5, FOUND)
 
 
+async def test_a_poll_that_finds_nothing_where_something_came_waits_again() -> None:
+    """It may have gone to the past of the queue, or be nothing that this reader sees yet."""
+    node = Node([AT_END])
+    polling = asyncio.ensure_future(node.poll(seconds=0.5))
+    await asyncio.sleep(0)
+    for reads in (3, 4):
+        node.board.arrived([KEY])
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert (polling.done(), len(node.read_at)) == (False, reads)
+    node.answers = [FOUND]
+    node.board.arrived([KEY])
+    assert await polling == (5, FOUND)
+
+
 async def test_too_many_polls_are_refused() -> None:
     node = Node([AT_END])
     polling = asyncio.ensure_future(node.poll())
@@ -135,6 +150,8 @@ async def test_what_no_filter_takes_is_read_once_and_passed_over() -> None:
     none = [result(S.NO_MATCHED_MESSAGE, offset, 40) for offset in (10, 20, 30, 40)]
     node = Node([*none, result(S.FOUND, 41, 41, 1)])
     polling = asyncio.ensure_future(node.poll())
+    await asyncio.sleep(0)
+    assert len(node.read_at) == 2, "others have a turn before each of the next reads"
     while len(node.read_at) < 4:
         await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -208,7 +225,7 @@ async def test_an_answer_is_counted_until_it_is_taken() -> None:
     assert node.asked == [], "who is nobody's"
     charged = Selection(TagFilter.parse("*"), 2, 1000, who=cast(Any, "alice"))
     await within(node, reads, charged)
-    assert node.asked == ["sent 2"]
+    assert node.asked == ["sent T 2"]
 
 
 async def test_a_read_asks_for_no_more_than_there_is_room_for() -> None:
@@ -231,6 +248,15 @@ async def test_properties_that_have_no_room_are_read_again_with_fewer_messages()
     reads = Reads(node, body=10, text=250)
     assert (await within(node, reads))[0] == 2
     assert [count for count, _ in reads.asked] == [7, 2]
+
+
+async def test_two_messages_that_have_no_room_together_go_one_by_one() -> None:
+    node = Node([FOUND])
+    node.untaken = Untaken(4000, 1000, node.calls)
+    node.untaken.take("a", 500)
+    reads = Reads(node, body=200, text=300)
+    assert (await within(node, reads))[0] == 1
+    assert [count for count, _ in reads.asked] == [7, 1]
 
 
 async def test_one_message_has_room_in_any_case() -> None:

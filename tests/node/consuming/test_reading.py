@@ -10,7 +10,7 @@ import pytest
 from duolog import Start
 
 from duolog_server.node.consuming import offsets
-from duolog_server.node.consuming.reading import Reader, Selection
+from duolog_server.node.consuming.reading import Reader, Selection, physical_memory
 from duolog_server.node.filters.tagfilter import TagFilter
 from duolog_server.node.identity.quotas.quota import Limit, Subject
 from duolog_server.node.identity.quotas.quotas import Wait
@@ -56,7 +56,7 @@ class Node:
             metadata=SimpleNamespace(has_group=lambda name: name == "g", births=Births()),
             throttle=SimpleNamespace(
                 may_read=self._may_read,
-                read=lambda who, topic, again: self.retry,
+                read=lambda who, topic, again: self.retry if again else None,
                 at_once=lambda who, topic, size, count: (size // 2, count - 1),
                 sent=lambda *what: self.counted.append(("sent", *what[1:])),
             ),
@@ -68,7 +68,10 @@ class Node:
             may_be_behind=lambda: self.behind,
             master_endpoint=("master:1", 7),
         )
-        filters: Any = SimpleNamespace(bits=lambda *_: None)
+        self.filtered: list[tuple[str, str]] = []
+        filters: Any = SimpleNamespace(
+            bits=lambda group, topic, _: self.filtered.append((group, topic))
+        )
         nothing: Any = None
         self.core = core
         self.reader = Reader(core, cast(Any, self.replication), filters, nothing, nothing)
@@ -86,6 +89,7 @@ def test_a_read_is_limited_by_its_selection_and_counted() -> None:
     assert node.reader.read(KEY, 5, SELECTION).count == 3
     ((start, wanted),) = node.wanted
     assert (start, wanted.messages_max, wanted.bytes_max) == (5, 3, 500)
+    assert node.filtered == [("", "T")]
     assert node.counted == [("read", 3)]
 
 
@@ -154,7 +158,7 @@ async def test_a_reader_waits_for_its_quota_and_is_refused_at_the_deadline() -> 
 def test_a_reader_that_is_far_behind_is_sent_to_a_slave() -> None:
     node = Node()
     memory = node.reader._in_memory_bytes
-    assert memory > 0
+    assert memory == physical_memory() * 2 // 5, "40 percent"
     node.store.max_offset = 5000 + memory
     assert node.reader.suggested_endpoint(5000) == "", "all that it reads is in memory"
     assert node.reader.suggested_endpoint(4999) == "slave:1"
