@@ -519,7 +519,11 @@ class DelayService:
     # -- recall --------------------------------------------------------------------------------
 
     async def recall(self, topic: str, handle: RecallHandle) -> None:
-        """Recall a message. Raises NoSuchMessage if it is no longer pending."""
+        """Recall a message.
+
+        Raises NoSuchMessage if it is no longer pending, Busy if it cannot be read yet, Unavailable
+        if the recall was not stored, ResultUnknown if it was and may be lost with this node.
+        """
         timers = await self._opened()
         gone = sdk.NoSuchMessage(f"message {handle.message_id} was already delivered or recalled")
         stored = self._core.store.next_offset(TIMER_TOPIC, QUEUE)
@@ -537,17 +541,21 @@ class DelayService:
         if named != (topic, handle.message_id):
             raise gone
         offsets = np.array([handle.offset], np.int64)
-        timers.done(offsets)
         columns = Columns.of([offsets.astype("<i8").tobytes()])
         batch = PutBatch(DONE_TOPIC, QUEUE, columns, self._core.times.wall_ms(), accepted=True)
-        # The note will be stored here. It is known before it is confirmed, so that progress
-        # recorded meanwhile does not make the next reading begin after it.
-        noted_at = self._core.store.next_offset(DONE_TOPIC, QUEUE)
-        self._done_records.append((noted_at, handle.offset))
-        done = await self._core.log.put_and_wait(batch)
-        if done.status is not PutMessageStatus.PUT_OK:
-            weak = done.status.value if done.status in WEAK else ""
-            raise sdk.ResultUnknown(f"{done.status.value} {done.reason}", weak)
+        noted, waiting = self._core.log.put(batch)
+        if noted.status is not PutMessageStatus.PUT_OK:  # the message will be delivered
+            raise sdk.Unavailable(
+                f"message {handle.message_id} is not recalled: {noted.status.value} {noted.reason}"
+            )
+        # The note is known before it is confirmed, so that progress recorded meanwhile does not
+        # make the next reading begin after it.
+        timers.done(offsets)
+        self._done_records.append((noted.queue_offset, handle.offset))
+        status = await waiting if waiting is not None else noted.status
+        if status is not PutMessageStatus.PUT_OK:
+            weak = status.value if status in WEAK else ""
+            raise sdk.ResultUnknown(f"{status.value} {noted.reason}".rstrip(), weak)
 
 
 def _runs(offsets: I64, longest: int) -> list[I64]:

@@ -175,29 +175,21 @@ async def test_a_recalled_message_stays_recalled_while_the_recall_awaits_the_rep
 ) -> None:
     """Records noted meanwhile do not make a later read start after the record of the recall."""
     broker = broker_of(node)
-    delays, put_and_wait = broker.delays, broker.log.put_and_wait
-    stored, gate = asyncio.Event(), asyncio.Event()
-
-    async def slow(batch: PutBatch) -> PutResult:
-        result = await put_and_wait(batch)
-        stored.set()
-        await gate.wait()
-        return result
-
+    delays, put = broker.delays, broker.log.put
+    gate: asyncio.Future[PutMessageStatus] = asyncio.get_running_loop().create_future()
     async with await client_of(node) as client, client.producer() as producer:
         await producer.send("T", b"another that waits", delay=3600)
         receipt = await producer.send("T", b"x", delay=3600)
-        monkeypatch.setattr(broker.log, "put_and_wait", slow)
+        monkeypatch.setattr(broker.log, "put", lambda batch: (put(batch)[0], gate))
         handle = RecallHandle(broker.group, "T", 1, receipt.unique_key)
         recalling = asyncio.create_task(delays.recall("T", handle))
-        await stored.wait()
         await until(lambda: broker.store.queue_range(DONE_TOPIC, 0)[1] == 1)
         delays._note_progress(await delays._opened())
         await until(lambda: broker.metadata.has_applied(broker.store.log.max_offset))
         delays.role_changed()
         await delays._opened()
         assert delays.waiting == 1
-        gate.set()
+        gate.set_result(PutMessageStatus.PUT_OK)
         await recalling
         assert broker.validate() == ""
 

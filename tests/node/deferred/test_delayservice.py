@@ -1,5 +1,6 @@
 """Delayed messages on a clock of the tests' own: what is due, and what becomes of failures."""
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -377,17 +378,40 @@ async def test_a_recall_names_a_message_that_waits(world: World) -> None:
 async def test_a_recall_that_is_not_confirmed_is_unknown(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await world.put(1)
+    await world.put(1, 1)
 
-    async def unconfirmed(batch: PutBatch) -> PutResult:
-        return PutResult(PutMessageStatus.FLUSH_SLAVE_TIMEOUT, "no slave")
+    put = world.broker.log.put
+    told: asyncio.Future[PutMessageStatus] = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(world.broker.log, "put", lambda batch: (put(batch)[0], told))
+    for status, weak in (("FLUSH_SLAVE_TIMEOUT",) * 2, ("SERVICE_NOT_AVAILABLE", "")):
+        told = asyncio.get_running_loop().create_future()
+        told.set_result(PutMessageStatus[status])
+        handle = RecallHandle(world.broker.group, "T", world.done(), f"{world.done():032d}")
+        with pytest.raises(duolog.ResultUnknown, match=status) as failure:
+            await world.delays.recall("T", handle)
+        assert failure.value.status == weak
+        await world.dispatched()
+    assert (world.delays.waiting, world.delays.validate()) == (0, "")
 
-    monkeypatch.setattr(world.broker.log, "put_and_wait", unconfirmed)
-    with pytest.raises(duolog.ResultUnknown) as failure:
-        handle = RecallHandle(world.broker.group, "T", 0, "0" * 32)
+
+async def test_a_recall_that_the_node_refuses_leaves_the_message_to_be_delivered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sender hears that it was not recalled: nothing else would deliver it, or say so."""
+    await world.put(1, 2)
+    handle = RecallHandle(world.broker.group, "T", 0, "0" * 32)
+    with monkeypatch.context() as patch:
+        refused = PutResult(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, "one is missing")
+        patch.setattr(world.broker.log, "put", lambda batch: (refused, None))
+        with pytest.raises(duolog.Unavailable, match=r"not recalled: .* one is missing"):
+            await world.delays.recall("T", handle)
+    assert (world.delays.waiting, world.delays.validate()) == (2, "")
+    world.delays._note_progress(await world.delays._opened())
+    world.later = HOUR_MS
+    await world.deliver()
+    assert await world.found() == [b"1"]
+    with pytest.raises(duolog.NoSuchMessage):
         await world.delays.recall("T", handle)
-    assert failure.value.status == "FLUSH_SLAVE_TIMEOUT"
-    monkeypatch.undo()
 
 
 async def test_a_recall_waits_until_the_message_can_be_read(
