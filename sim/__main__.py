@@ -35,6 +35,8 @@ CHUNK = 20
 MUST_SEE = (
     "put_ok",
     "flush_slave_timeout",
+    "flush_disk_timeout",
+    "sends_weak",
     "slave_not_available",
     "in_sync_replicas_not_enough",
     "truncated",

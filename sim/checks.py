@@ -136,7 +136,8 @@ def linearizable(queues: dict[QueueKey, list[tuple[int, bytes]]], history: Histo
     """One order explains all sends and reads: nothing acknowledged is lost, or in another place;
     nothing read is gone; nothing is stored twice, or was refused (G1a).
 
-    A batch is one append for each message: a crash may keep the beginning of one that was not
+    What was answered as stored and not safe is where its receipt says, or nowhere. A batch is one
+    append for each message: a crash may keep the beginning of one that was not
     answered.
     """
     appends: dict[QueueKey, list[Append]] = {key: [] for key in queues}
@@ -145,6 +146,9 @@ def linearizable(queues: dict[QueueKey, list[tuple[int, bytes]]], history: Histo
         if send.outcome == "ok":
             for body, (key, offset) in zip(send.bodies, send.offsets, strict=True):
                 appends[key].append(Append(body, send.begin, send.end, offset))
+        elif send.outcome == "weak":
+            for body, (key, offset) in zip(send.bodies, send.offsets, strict=True):
+                appends[key].append(Append(body, send.begin, offset=offset))
         elif send.outcome != "fail":
             appends[send.key] += [Append(body, send.begin) for body in send.bodies]
     for read in history.reads:

@@ -1,7 +1,7 @@
 """Producers and consumers, and the history of their operations."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from duolog_server.store.columns import Columns
 from duolog_server.store.kernels import decode
@@ -10,15 +10,14 @@ from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.queueends import QueueKey
 from duolog_server.store.reader import GetMessageStatus, GetResult
-from duolog_server.store.status import PutMessageStatus
+from duolog_server.store.status import WEAK, PutMessageStatus
 from sim.node import WALL_MS, Node
 from sim.stage import Stage
 from sim.witness import Violation
 
 LIGHT_QUEUES = 3
 QUEUES = (("T", 0), ("T", 1), ("U", 0))
-_STORED = (PutMessageStatus.FLUSH_SLAVE_TIMEOUT, PutMessageStatus.SLAVE_NOT_AVAILABLE)
-_UNKNOWN = (PutMessageStatus.UNKNOWN_ERROR, *_STORED)
+_UNKNOWN = (PutMessageStatus.UNKNOWN_ERROR, *WEAK)
 
 
 def key_of(body: bytes) -> str:
@@ -28,7 +27,9 @@ def key_of(body: bytes) -> str:
 
 @dataclass(slots=True)
 class Send:
-    """One send and its result: ok, info (may or may not be stored), or fail."""
+    """One send and its result: ok, weak (stored at these offsets, or lost), info (may or may not be
+    stored), or fail.
+    """
 
     key: QueueKey
     bodies: list[bytes]
@@ -68,7 +69,7 @@ class History:
 
     def outcomes(self) -> dict[str, int]:
         """How many sends ended how."""
-        found = {"ok": 0, "info": 0, "fail": 0}
+        found = {"ok": 0, "weak": 0, "info": 0, "fail": 0}
         for send in self.sends:
             found[send.outcome or "info"] += 1
         return found
@@ -199,6 +200,27 @@ class Producer:
         self._send.outcome, self._send.end = outcome, self.world.now
         self.world.note(f"{self.name} {self._send.sequence} {outcome}")
         self.world.after(self.chance.expovariate(1 / self.cluster.setup.put_gap), self.go_on)
+
+
+class ClassicProducer(Producer):
+    """Sends as RocketMQ's clients do: no node can tell a message that comes again, and each of the
+    three statuses of what is stored and not safe is an answer. Each try is a message of its own.
+    """
+
+    def _batch(self, send: Send) -> PutBatch:
+        return replace(super()._batch(send), producer=b"", sequence=0, repeat_of=None)
+
+    def _answered(self, attempt: int, status: PutMessageStatus, result: PutResult | None) -> None:
+        send = self._send
+        if attempt == self._attempt and send is not None and status in WEAK and result is not None:
+            send.offsets = _offsets(send, result)
+            self._end("weak")
+        else:
+            super()._answered(attempt, status, result)
+
+    def _again(self) -> None:
+        self._target = self.chance.choice(self.cluster.nodes).name
+        self._end("info" if self._maybe else "fail")
 
 
 def _offsets(send: Send, result: PutResult) -> list[tuple[QueueKey, int]]:

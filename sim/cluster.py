@@ -32,7 +32,7 @@ from sim import (
 )
 from sim.accessclients import AccessClients
 from sim.caretaker import Caretaker
-from sim.clients import Consumer, History, Producer
+from sim.clients import ClassicProducer, Consumer, History, Producer
 from sim.confirmedtables import ConfirmedTables
 from sim.copies import Copies
 from sim.etcd import NAME as ETCD
@@ -88,6 +88,7 @@ class Cluster:
         self.setup = replace(
             config.draw(self.world.chance("setup"), self.elected),
             index=self._has(faults.INDEX_ON),
+            classic=self._has(faults.CLASSIC_ON),
         )
         if self._has(faults.DECAY_OFTEN):
             self.setup = replace(self.setup, decay_share=decay.OFTEN)
@@ -124,7 +125,8 @@ class Cluster:
             if fault.kind == faults.UNREACHABLE:
                 self.by_name[fault.node].misled = True
         self.history = History()
-        self._producers = [Producer(self, f"p{k}", self.history) for k in range(2)]
+        kinds = (ClassicProducer if self.setup.classic else Producer, Producer)
+        self._producers = [kind(self, f"p{k}", self.history) for k, kind in enumerate(kinds)]
         self._consumer = Consumer(self, "c0", self.history)
         sdk_on = [fault for fault in self.planned if fault.kind == faults.SDK_ON]
         self.sdk = SdkPrograms(self) if self.setup.services and sdk_on else None
@@ -152,6 +154,7 @@ class Cluster:
         found += copies.plan(self.world.chance("copies"), FAULTY_MS * 0.9)
         found += lostsegments.plan(self.world.chance("lost segments"), FAULTY_MS * 0.9)
         found += faults.flips(self.world.chance("flips"), FAULTY_MS * 0.9)
+        found += faults.classic(self.world.chance("classic"), FAULTY_MS * 0.9)
         if self.elected:
             services = faults.services(self.world.chance("services"))
             found += services
@@ -473,7 +476,7 @@ class Cluster:
         """Nothing happens: the setup looks for it."""
 
     _decay_often = _services_on = _sdk_on = _lite_on = _access_on = _poison_on = _index_on
-    _unreachable = _remade_on = _expires = _index_on
+    _unreachable = _remade_on = _expires = _classic_on = _index_on
 
     def _clock_step(self, fault: Fault, node: Node) -> None:
         node.wall_offset += CLOCK_STEPS_MS[int(fault.level * 4) % 4]

@@ -13,6 +13,7 @@ from sim import decay
 DELAY_LEVELS = "1s 2s"
 LIGHT_QUEUES_MAX = 11  # of nodes whose clients use lite topics: two less than they use
 RESERVED_MS = 1500  # for which an expiring segment is kept
+DISK_TIMEOUT_MS = 160  # of a put, where answers are those of a node's own log
 QUICK: dict[str, Any] = {
     "flush_interval_commit_log": 100,
     "flush_commit_log_thorough_interval": 100,
@@ -45,6 +46,7 @@ class Setup:
     message_max: int = 4 << 10  # bytes of a body
     topics_max: int = 10_000
     expires: bool = False  # old segments are deleted
+    classic: bool = False  # a producer takes every status for an answer, as RocketMQ's clients do
     decay_share: float = decay.SHARE  # of restarts that find a derived file damaged
 
     def store_options(self, role: BrokerRole) -> StoreOptions:
@@ -53,6 +55,8 @@ class Setup:
         more = QUICK if self.quick else {}
         if self.expires:
             more = {**more, "file_reserved_time": RESERVED_MS / HOUR_MS}
+        if self.classic:
+            more = {**more, "sync_flush_timeout": DISK_TIMEOUT_MS}
         if self.lite:
             more = {**more, "max_lmq_consume_queue_num": LIGHT_QUEUES_MAX}
         return StoreOptions(

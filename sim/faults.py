@@ -40,6 +40,7 @@ LITE_ON = "lite_on"  # as well; level as with SDK_ON
 ACCESS_ON = "access_on"  # users, rights and quotas; level as with SDK_ON
 POISON_ON = "poison_on"  # as well: some messages are such that no consumer can process them
 REMADE_ON = "remade_on"  # as well: a topic and a group are deleted and made again
+CLASSIC_ON = "classic_on"  # as well: a producer does as RocketMQ's, and disks time out
 EXPIRES = "expires"  # as well: a second day follows, on which what the first one stored expires
 ALONE = 0.6
 
@@ -108,6 +109,20 @@ def flips(chance: random.Random, duration: float) -> list[Fault]:
         )
         for _ in range(chance.choice((1, 1, 2)))
     ]
+
+
+def classic(chance: random.Random, duration: float) -> list[Fault]:
+    """Whether a producer does as RocketMQ's, and the times in which syncs take longer than a put
+    waits for them, on any node; in one run of five.
+    """
+    if chance.random() >= 0.2:
+        return []
+    found = [Fault(0.0, CLASSIC_ON, NODES[0])]
+    for _ in range(chance.choice((1, 2, 3))):
+        at, lasts = chance.uniform(200, duration), chance.choice((300, 900))
+        level = round(chance.uniform(0.6, 1.0), 3)
+        found += [Fault(round(at, 3), "slow_disk", node, "", lasts, level) for node in NODES]
+    return found
 
 
 def unreachable(chance: random.Random, duration: float, often: float = 0.1) -> list[Fault]:

@@ -258,6 +258,12 @@ class Ghost:
             self._must_be_held(node, key, end, "acknowledged")
         self._take(self.sure, key, end, f"{node.name} acknowledged")
 
+    @staticmethod
+    def stored(node: Watched, body: bytes) -> None:
+        """A master says that a put is stored, and not that it is safe: it is in its log."""
+        if node.bytes.record_end(body) < 0:
+            raise Violation(f"{node.name} says that it stored {body[:24]!r}, which it did not")
+
     def _take(self, known: bytearray, key: Mastership, end: int, what: str) -> None:
         """More bytes are acknowledged; they follow those before them."""
         wrote = self.logs[key]

@@ -21,7 +21,10 @@ NONE = -1  # told of a group that has committed nothing
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Appends one message. offset: NONE where the answer did not tell, or there was no answer."""
+    """Appends one message. offset: NONE where the answer did not tell, or there was no answer.
+
+    With an offset and without an end: stored there, and perhaps lost.
+    """
 
     body: Hashable
     begin: float
@@ -67,7 +70,7 @@ def log(appends: Iterable[Append], reads: Iterable[Read], stored: Sequence[Hasha
 
     The history is linearizable exactly if
     1. `stored` has no body twice, only bodies of appends, and each body whose append was answered,
-       at the offset that was told;
+       and each stored one of which an offset was told at that offset;
     2. each read found what is stored at its offsets;
     3. for each offset k, earliest(k), the last beginning of the appends at 0 to k, is neither after
        the end of the append at k nor after the end of a read that found k.
@@ -89,8 +92,8 @@ def log(appends: Iterable[Append], reads: Iterable[Read], stored: Sequence[Hasha
         place = places.get(append.body, NONE)
         if append.end != NEVER and place == NONE:
             return f"acknowledged {append.body!r} is not stored"
-        if append.offset not in (NONE, place):
-            return f"acknowledged {append.body!r} is not at offset {append.offset}, but at {place}"
+        if place != NONE and append.offset not in (NONE, place):
+            return f"{append.body!r} is not at offset {append.offset}, but at {place}"
         if place != NONE:
             begins[place], latest[place] = append.begin, append.end
     for read in reads:

@@ -1,15 +1,17 @@
 """Planted bugs of log, replication and fixed roles: each is a real bug of this kind of system."""
 
+import asyncio
 import contextlib
 import random
 from dataclasses import replace
 from typing import Any
 
-from duolog_server.ha import frames, handshake, identity, master, slave, slaveevents
+from duolog_server.ha import frames, handshake, identity, master, slave, slaveevents, waiters
 from duolog_server.ha.epochs import common_end
 from duolog_server.ha.frames import Truncate
 from duolog_server.ha.handshake import Stream
 from duolog_server.ha.progress import SlaveSession
+from duolog_server.node.upkeep.groupcommit import GroupCommitService
 from duolog_server.store.clocks import MonoMs, WallMs
 from duolog_server.store.consumequeue import ConsumeQueue
 from duolog_server.store.dispatch import ArrivedRows
@@ -20,7 +22,7 @@ from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.puts import Puts
 from duolog_server.store.status import PutMessageStatus
 from sim.disk import SimDisk
-from sim.faults import Fault
+from sim.faults import CLASSIC_ON, NODES, Fault
 from sim.planted import Mutant, Patch
 
 _MASTER, _SLAVE = master.Master, slave.Slave
@@ -295,6 +297,50 @@ def _cut_rows_kept() -> list[Patch]:
     return [(ArrivedRows, "forget", lambda self: None)]
 
 
+def _slave_timeout_is_ok() -> list[Patch]:
+    """A put that no slave has in time is answered as if they had it."""
+
+    def expire(self: Any, now: int) -> Any:
+        return waiters._release(self._waiting.expire(now), PutMessageStatus.PUT_OK)
+
+    return [(waiters.GroupTransferService, "expire", expire)]
+
+
+def _disk_timeout_is_ok() -> list[Patch]:
+    """A put that the disk does not have in time is answered as if it had it."""
+
+    async def watch_deadlines(self: Any) -> None:
+        while True:
+            await asyncio.sleep(self._timeout / 4)
+            for future in self._waiters.expire(asyncio.get_running_loop().time()):
+                if not future.done():
+                    future.set_result(PutMessageStatus.PUT_OK)
+
+    return [(GroupCommitService, "watch_deadlines", watch_deadlines)]
+
+
+def _no_slave_is_ok() -> list[Patch]:
+    """A SYNC_MASTER without slaves answers as if it needed none."""
+    original = _MASTER.await_slaves
+
+    def await_slaves(self: Any, end: int, now: MonoMs, token: Any) -> PutMessageStatus | None:
+        status = original(self, end, now, token)
+        weak = status is PutMessageStatus.SLAVE_NOT_AVAILABLE
+        return PutMessageStatus.PUT_OK if weak else status
+
+    return [(_MASTER, "await_slaves", await_slaves)]
+
+
+def slow_asynchronous(seed: int) -> list[Fault]:
+    """Most of the time the master waits for its disk alone, which is too slow for most puts."""
+    chance = random.Random(seed)
+    found = [Fault(0.0, CLASSIC_ON, "a"), Fault(300.0, "go_async", "a", lasts=3000.0)]
+    for k in range(3):
+        at = 400.0 + 900 * k + chance.uniform(0, 100)
+        found += [Fault(at, "slow_disk", node, "", 800.0, 1.0) for node in NODES]
+    return found
+
+
 def _all_confirmed() -> list[Patch]:
     """A restarted master takes its whole log for confirmed."""
     original = _MASTER.open_epoch
@@ -378,6 +424,15 @@ REPLICATION = [
     Mutant(
         "chunk-uncovered", "log bytes have no CRC on their way", _chunk_uncovered, weather=_flips
     ),
+    Mutant("slave-timeout-is-ok", "PUT_OK where FLUSH_SLAVE_TIMEOUT is due", _slave_timeout_is_ok),
+    Mutant(
+        "disk-timeout-is-ok",
+        "PUT_OK where FLUSH_DISK_TIMEOUT is due",
+        _disk_timeout_is_ok,
+        False,
+        slow_asynchronous,
+    ),
+    Mutant("no-slave-is-ok", "PUT_OK where SLAVE_NOT_AVAILABLE is due", _no_slave_is_ok, False),
     Mutant("visible-offsets", "queue offsets are given twice", _queue_offsets_from_visible),
     Mutant("queue-tail", "a cut queue keeps entries of cut records", _blank_tail_kept),
     Mutant("rows-kept", "a cut log keeps what dispatch was given of it", _cut_rows_kept),

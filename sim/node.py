@@ -35,8 +35,9 @@ from duolog_server.store.messagestore import MessageStore, PutBatch, PutResult
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.queueflushes import at_once
 from duolog_server.store.reader import GetResult, Wanted
-from duolog_server.store.status import BrokerRole, PutMessageStatus
+from duolog_server.store.status import WEAK, BrokerRole, PutMessageStatus
 from sim.agent import Agent
+from sim.answers import Answers
 from sim.config import RESERVED_MS, Setup
 from sim.decay import decay
 from sim.disk import SimDisk
@@ -44,7 +45,7 @@ from sim.etcd import SimEtcd
 from sim.ghost import Ghost
 from sim.network import End, Network, stream
 from sim.platter import LogBytes
-from sim.services import Services
+from sim.services import Services, SimClock
 from sim.standstill import Standstill
 from sim.stepfaults import Stopped, Trap, TrappedStore, Traps
 from sim.witness import Violation
@@ -109,6 +110,7 @@ class Node:
         self.master: Master | None = None
         self.slave: Slave | None = None
         self.services: Services | None = None
+        self.answers: Answers | None = None  # those of its own log, where a run asks for them
         # Called with the broker of a process, which has read nothing yet.
         self.on_made: Callable[[Node, Broker], None] = lambda *_: None
         # Called with the result of a call before it is sent: request, reply, time of arrival.
@@ -239,7 +241,7 @@ class Node:
         if decayed:
             self.ghost.mark("decayed")
             self.world.note(f"{self.name} finds {decayed}")
-        self.agent = self.services = None
+        self.agent = self.services = self.answers = None
         if self.setup.services:
             self.disk.mapped_max = MAPPED_MAX
         options = self.setup.store_options(role)
@@ -264,6 +266,8 @@ class Node:
         self.up = True
         if self.setup.services:
             self.services = Services(self)
+        if self.setup.classic:
+            self.answers = self._own_answers()
         if role is BrokerRole.AUTO:
             try:
                 promised = self.etcd.promised(self.setup.in_sync)
@@ -294,8 +298,7 @@ class Node:
         self.world.note(f"{self.name} cannot start: {error.strerror}")
         self.up = False
         self.disk.kill()
-        if self.services is not None:
-            self.services.stop()
+        self._stop_loops()
         if self.disk.failed_syncs > failed_syncs:
             self.ghost.sync_failed(self)
         return False
@@ -409,8 +412,7 @@ class Node:
             return
         self.up = False
         self.disk.kill()
-        if self.services is not None:
-            self.services.stop()
+        self._stop_loops()
         ends = [*self._ends.values(), self._stream, self._spare]
         for end in ends:
             if end is not None and self.chance.random() < 0.7:
@@ -418,6 +420,18 @@ class Node:
             elif end is not None:
                 end.closed = True
         self.ghost.died(self)
+
+    def _own_answers(self) -> Answers:
+        if self.services is not None:
+            return Answers(self.services.broker.log, self.services.loop)
+        chance = self.world.chance(f"answers:{self.name}:{self.boot}")
+        return Answers.of_node(self, SimClock(self), chance)
+
+    def _stop_loops(self) -> None:
+        if self.services is not None:
+            self.services.stop()
+        elif self.answers is not None:
+            self.answers.stop()
 
     def empty_disk(self) -> None:
         """Its directory is removed."""
@@ -512,13 +526,24 @@ class Node:
         last = batch.columns.bodies[int(ends[-2]) : int(ends[-1])].tobytes()
 
         def answer(status: PutMessageStatus) -> None:
-            if status is PutMessageStatus.PUT_OK:
-                if self.agent is not None and self.mono() >= self.agent.deadline_ms:
+            if self.master is not master:
+                pass  # an answer on its way, of a mastership that is over
+            elif status in WEAK:
+                self.ghost.stored(self, last)
+            elif status is PutMessageStatus.PUT_OK:
+                if (
+                    self.answers is None
+                    and self.agent is not None
+                    and self.mono() >= self.agent.deadline_ms
+                ):
                     raise Violation(f"{self.name} acknowledges after its lease's deadline")
                 self.ghost.acknowledged(self, last)
             self.ghost.mark(status.value.lower())
             reply(status, result)
 
+        if self.answers is not None:
+            self.answers.when_settled(result.end_offset, answer)
+            return
         status = master.await_slaves(result.end_offset, self.mono(), answer)
         if status is not None:
             self._answer_when_flushed(result.end_offset, lambda: answer(status))
@@ -624,6 +649,8 @@ class Node:
         self.ghost.check(self)
         if self.services is not None:
             self.services.flushed()
+        elif self.answers is not None:
+            self.answers.flushed()
         while self._unflushed and self._unflushed[0][0] <= self.store.local_offset:
             self._unflushed.pop(0)[1]()
         self.tell(masterevents.Flushed())
@@ -712,8 +739,9 @@ class Node:
         """Answer the puts that waited."""
         for token in tokens:
             if isinstance(token, asyncio.Future):
-                assert self.services is not None, "whose puts these are"
-                self.services.released(token, status)
+                part = self.services or self.answers
+                assert part is not None, "whose puts these are"
+                part.released(token, status)
             else:
                 token(status)
 

@@ -70,7 +70,7 @@ class GroupCommitService:
         """The service's task."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                watcher = tasks.create_task(self._watch_deadlines())
+                watcher = tasks.create_task(self.watch_deadlines())
                 await self._flush_for_waiters()
                 watcher.cancel()
         finally:
@@ -123,7 +123,7 @@ class GroupCommitService:
             if not future.done():
                 future.set_result(PutMessageStatus.UNKNOWN_ERROR)
 
-    async def _watch_deadlines(self) -> None:
+    async def watch_deadlines(self) -> None:
         """Time out puts that waited too long (RocketMQ: FlushDiskWatcher)."""
         loop = asyncio.get_running_loop()
         while True:

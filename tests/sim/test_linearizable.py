@@ -87,7 +87,8 @@ def log_histories(draw: st.DrawFn) -> tuple[list[Append], list[Read], list[str]]
         told = draw(st.integers(0, 3)) if how == 9 else NONE if how > 6 else place
         unknown = place == NONE and how < 9
         if how and not (unknown and how < 3):
-            row = (NEVER, NONE) if unknown or how < 3 else (end, told)
+            weak = draw(st.sampled_from([NONE] * 3 + [place, 1]))  # stored there, and perhaps lost
+            row = (NEVER, weak) if unknown or how < 3 else (end, told)
             appends.append(Append(body, begin, *row))
     reads = []
     for _ in range(draw(st.integers(0, 2))):

@@ -338,9 +338,13 @@ def sent(outcome: str = "ok") -> History:
     [
         ([b"a", b"b"], "ok", ""),
         ([b"a"], "ok", "acknowledged b'b' is not stored"),
-        ([b"b", b"a"], "ok", "acknowledged b'a' is not at offset 0"),
+        ([b"b", b"a"], "ok", "b'a' is not at offset 0"),
         ([b"x", b"b"], "info", "was read at offset 0, and is not stored there"),
         ([b"a", b"b", b"a"], "ok", "stored twice"),
+        ([b"a", b"b"], "weak", ""),
+        ([b"x", b"b"], "weak", "was read at offset 0, and is not stored there"),
+        ([b"b"], "weak", "b'b' is not at offset 1, but at 0"),
+        ([b"b", b"a"], "weak", "b'a' is not at offset 0, but at 1"),
         ([b"a", b"b"], "fail", "b'a' is stored, and no send that may have stored it"),
     ],
 )
