@@ -92,6 +92,8 @@ MUST_SEE = (
     "member_pause",
     "publisher_kill",
     "killed_at_step",
+    "frames_flipped",
+    "frames_mangled",
 )
 
 

@@ -153,7 +153,8 @@ class Cluster:
         found = faults.plan(self.world.chance("faults"), FAULTY_MS * 0.9, self.elected)
         found += copies.plan(self.world.chance("copies"), FAULTY_MS * 0.9)
         found += lostsegments.plan(self.world.chance("lost segments"), FAULTY_MS * 0.9)
-        found += faults.flips(self.world.chance("flips"), FAULTY_MS * 0.9)
+        for stream, kind in (("flips", "flip_bits"), ("mangled", "mangle_frames")):
+            found += faults.damaged_links(self.world.chance(stream), FAULTY_MS * 0.9, kind)
         found += faults.classic(self.world.chance("classic"), FAULTY_MS * 0.9)
         if self.elected:
             services = faults.services(self.world.chance("services"))
@@ -219,6 +220,7 @@ class Cluster:
                 outcome.counts.update(others.counts())
         outcome.counts["frames_lost"] = self.network.lost
         outcome.counts["frames_flipped"] = self.network.flipped
+        outcome.counts["frames_mangled"] = self.network.mangled
         return outcome
 
     def _run(self) -> None:
@@ -364,13 +366,17 @@ class Cluster:
         self._later(fault, clear)
 
     def _flip_bits(self, fault: Fault, node: Node) -> None:
-        weather = self.network.weather = replace(self.network.weather, flip=0.3 * fault.level)
+        damage = "flip" if fault.kind == "flip_bits" else "mangle"
+        weather = replace(self.network.weather, **{damage: 0.3 * fault.level})
+        self.network.weather = weather
 
         def clear() -> None:
             if self.network.weather is weather:
-                self.network.weather = replace(weather, flip=0.0)
+                self.network.weather = replace(weather, **{damage: 0.0})
 
         self._later(fault, clear)
+
+    _mangle_frames = _flip_bits
 
     def _slow_disk(self, fault: Fault, node: Node) -> None:
         node.sync_ms = 1.0 + 150 * fault.level

@@ -95,14 +95,14 @@ def async_spells(chance: random.Random, duration: float) -> list[Fault]:
     ]
 
 
-def flips(chance: random.Random, duration: float) -> list[Fault]:
-    """Times in which bits of frames between nodes flip; in one run of ten."""
+def damaged_links(chance: random.Random, duration: float, kind: str) -> list[Fault]:
+    """Times in which frames between nodes are damaged; in one run of ten."""
     if chance.random() >= 0.1:
         return []
     return [
         Fault(
             round(chance.uniform(50, duration), 3),
-            "flip_bits",
+            kind,
             NODES[0],
             lasts=round(chance.choice((200, 1000, 4000)) * chance.uniform(0.5, 1.5), 3),
             level=round(chance.random(), 3),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from duolog_server.ha import frames, handshake, identity, master, slave, slaveevents, waiters
+from duolog_server.ha.crc32c import crc32c
 from duolog_server.ha.epochs import common_end
 from duolog_server.ha.frames import Truncate
 from duolog_server.ha.handshake import Stream
@@ -247,6 +248,42 @@ def _flips(seed: int) -> list[Fault]:
     return [Fault(50.0, "flip_bits", "a", lasts=8000.0, level=0.8)]
 
 
+def _resealed(data: bytes) -> bytes:
+    """A frame whose size and CRC are made to match."""
+    if len(data) < frames.HEADER_BYTES:
+        return data
+    size, body = frames._CRC.size, data[frames.HEADER_BYTES :]
+    head = data[: frames._HEAD.size - size] + frames._CRC.pack(len(body))
+    covered = data[frames.KIND_AT] != frames.Kind.CHUNK or head[7] & frames.WHOLE_CRC
+    crc = crc32c(body, crc32c(head)) if covered else crc32c(head)
+    return head + frames._CRC.pack(crc) + body
+
+
+def _slave_unchecked() -> list[Patch]:
+    """A slave takes a frame whatever its CRC says."""
+    original = _SLAVE._received
+
+    def received(self: Any, data: bytes, now: MonoMs) -> Any:
+        return original(self, _resealed(data), now)
+
+    return [(_SLAVE, "_received", received)]
+
+
+def _master_unchecked() -> list[Patch]:
+    """A master takes an acknowledgement whatever its CRC says."""
+    original = _MASTER._receive
+
+    def receive(self: Any, number: int, data: bytes, now: MonoMs) -> Any:
+        return original(self, number, _resealed(data), now)
+
+    return [(_MASTER, "_receive", receive)]
+
+
+def _mangled(seed: int) -> list[Fault]:
+    """Parts of frames are lost, come twice, are blank, or in another place, for all of a run."""
+    return [Fault(50.0, "mangle_frames", "a", lasts=8000.0, level=0.8)]
+
+
 def _ack_ahead() -> list[Patch]:
     """The slave acknowledges what it holds in memory and has not applied."""
     original = _SLAVE._acknowledge
@@ -424,6 +461,11 @@ REPLICATION = [
     Mutant(
         "chunk-uncovered", "log bytes have no CRC on their way", _chunk_uncovered, weather=_flips
     ),
+    Mutant("slave-unchecked", "a slave checks no frame's CRC", _slave_unchecked, weather=_flips),
+    Mutant(
+        "slave-takes-parts", "a slave takes what came of it", _slave_unchecked, weather=_mangled
+    ),
+    Mutant("master-unchecked", "a master checks no frame's CRC", _master_unchecked, weather=_flips),
     Mutant("slave-timeout-is-ok", "PUT_OK where FLUSH_SLAVE_TIMEOUT is due", _slave_timeout_is_ok),
     Mutant(
         "disk-timeout-is-ok",

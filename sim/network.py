@@ -1,4 +1,4 @@
-"""A network of streams: loss, delay, duplication, reordering, flipped bits, cuts in one direction.
+"""A network of streams: loss, delay, duplication, reordering, damage, cuts in one direction.
 
 A stream transfers frames here. A connection whose peer died ends only if the reset arrives;
 otherwise it is half-open, and the other end must notice by its own timeouts.
@@ -22,6 +22,7 @@ class Weather:
     delay_min: float = 0.2
     delay_max: float = 2.0
     flip: float = 0.0  # of one bit of a frame
+    mangle: float = 0.0  # a part of a frame is lost, comes twice, is blank, or in another place
 
 
 class Network:
@@ -33,6 +34,7 @@ class Network:
         self.cuts: set[tuple[str, str]] = set()
         self.lost = 0
         self.flipped = 0
+        self.mangled = 0
         self._chance = world.chance("net")
 
     def is_cut(self, source: str, target: str) -> bool:
@@ -46,13 +48,26 @@ class Network:
 
     def carried(self, data: bytes) -> bytes:
         """A frame as it arrives."""
-        # Where no bit flips, runs of earlier seeds stay what they were.
+        # Where nothing is damaged, runs of earlier seeds stay what they were.
+        if self.weather.mangle and self._chance.random() < self.weather.mangle:
+            return self._mangled(data)
         if not self.weather.flip or self._chance.random() >= self.weather.flip:
             return data
         self.flipped += 1
         bit, changed = self._chance.randrange(8 * len(data)), bytearray(data)
         changed[bit // 8] ^= 1 << bit % 8
         return bytes(changed)
+
+    def _mangled(self, data: bytes) -> bytes:
+        """A frame of which a part arrives otherwise."""
+        self.mangled += 1
+        at = self._chance.randrange(len(data))
+        end = self._chance.randint(at + 1, len(data))
+        head, part, tail = data[:at], data[at:end], data[end:]
+        middle = self._chance.choice((b"", part + part, bytes(len(part))))
+        if self._chance.random() < 0.25:
+            return head + tail + part
+        return head + middle + tail
 
     def call(self, source: str, target: str, do: Callable[[], None]) -> bool:
         """One datagram of a client's call: it arrives, or it does not (False)."""

@@ -317,6 +317,18 @@ def test_a_faulty_network_loses_duplicates_and_reorders() -> None:
     assert heard != sorted(heard)
 
 
+def test_a_damaging_link_changes_frames_in_every_way() -> None:
+    network = Network(World(7))
+    network.weather = Weather(mangle=1.0)
+    frame = bytes(range(1, 201))
+    found = [network.carried(frame) for _ in range(100)]
+    assert network.mangled == 100
+    assert {len(data) < 200 for data in found} == {True, False}, "some bytes are lost"
+    assert any(len(data) > 200 for data in found), "some come twice"
+    assert any(0 in data for data in found), "some are blank"
+    assert any(data != frame and sorted(data) == sorted(frame) for data in found), "or elsewhere"
+
+
 # -- the checkers see planted faults ---------------------------------------------------------------
 
 KEY = ("T", 0)
