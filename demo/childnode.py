@@ -26,12 +26,22 @@ class ChildNode(ChildProcess):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("DUOLOG_")}
         super().__init__(name, [], log or data.parent / f"{name}.log", environment=environment)
         self.endpoint = free_endpoint()
+        self.enter: tuple[str, ...] = ()  # words before its command, such as another network's
         self.data = data
         self.flags = flags
 
     def command(self) -> list[str]:
         """The command line, with current flags."""
-        command = [sys.executable, "-m", self.program, "node", "start", "--name", self.name]
+        command = [
+            *self.enter,
+            sys.executable,
+            "-m",
+            self.program,
+            "node",
+            "start",
+            "--name",
+            self.name,
+        ]
         return [*command, "--data", str(self.data), "--listen", self.endpoint, *self.flags]
 
     # -- readiness -----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from duolog_server.chaos import report
@@ -61,7 +62,10 @@ def faults_of(arguments: argparse.Namespace) -> list[Fault]:
     if arguments.replay is not None:
         return loads(arguments.replay.read_text())
     counts = {kind: getattr(arguments, kind) for kind in KINDS if getattr(arguments, kind)}
-    return plan(counts, arguments.seed, arguments.lasts, arguments.gap, shuffle=True)
+    found = plan(counts, arguments.seed, arguments.lasts, arguments.gap, shuffle=True)
+    # A stall is about as long as a lease, a little shorter or longer, whatever other faults last.
+    share = arguments.lease / arguments.lasts if arguments.lasts else 1.0
+    return [replace(f, lasts=f.lasts * share) if f.kind == "stall" else f for f in found]
 
 
 def load_of(arguments: argparse.Namespace) -> Load:
@@ -166,6 +170,7 @@ def summary_of(result: Result) -> dict[str, object]:
         "switches_ordered_again": len(result.refusals),
         "log_bytes": result.log_bytes,
         "seconds": round(result.seconds, 1),
+        "longest_pause_seconds": round(result.longest_pause, 2),
         "first_answer_seconds": {
             kind: {
                 "count": sum(1 for row in result.failovers if row.kind == kind),

@@ -10,6 +10,7 @@
 | gap | offsets of a queue that are not 0, 1, 2, ... |
 | skipped | a process's poll passes over messages that others read |
 | backwards | a process's poll returns to what it had |
+| deposed | acknowledged by a master that another one had replaced before the send began |
 | differs | two replicas serve other queues |
 
 Those of linearizable.py are decided over all of the history at once.
@@ -28,7 +29,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from duolog_server.chaos.history import FAIL, History, Queue
+from duolog_server.chaos.history import FAIL, OK, History, Queue
 
 EXAMPLES = 3
 
@@ -138,6 +139,20 @@ def order(history: History) -> list[Finding]:
     return [*finding("skipped", skipped), *finding("backwards", backwards)]
 
 
+def deposed(history: History) -> list[Finding]:
+    """No master acknowledges what is sent to it after a later one has acknowledged something."""
+    first: dict[int, float] = {}  # by epoch: when its master first answered
+    acknowledged = [send for send in history.sends if send.outcome == OK and send.epoch]
+    for send in acknowledged:
+        first[send.epoch] = min(send.end, first.get(send.epoch, send.end))
+    found = []
+    for send in acknowledged:
+        later = [epoch for epoch, at in first.items() if epoch > send.epoch and at < send.begin]
+        if later:
+            found.append(f"{send.body} of epoch {send.epoch}, after epoch {min(later)} answered")
+    return finding("deposed", found)
+
+
 def differs(history: History) -> list[Finding]:
     """All replicas serve the same."""
     found: list[str] = []
@@ -172,6 +187,7 @@ CHECKERS: tuple[Callable[[History], list[Finding]], ...] = (
     aborted,
     gaps,
     order,
+    deposed,
     differs,
 )
 

@@ -19,7 +19,8 @@ PROJECT = "duolog"
 HELPER_IMAGE = "duolog-chaos:bookworm"
 MAKE_HELPER = str(Path(__file__).resolve().parent.parent / "chaos-image")
 READY_SECONDS = 60.0
-DISKS = "disk_full and power_cut_all need --target processes --disks MIB: containers share a disk"
+MEMBERS = "member needs --target processes: the compose file says which nodes there are"
+DISKS = "disk_full, disk_hang, power_cut_all need --target processes --disks MIB: one disk for all"
 ETCD = ("etcd1", "etcd2", "etcd3")
 
 
@@ -50,8 +51,10 @@ class ContainerTarget:
 
         Raises Unsupported.
         """
-        if not {"disk_full", "power_cut_all"}.isdisjoint(kinds):
+        if not {"disk_full", "disk_hang", "power_cut_all"}.isdisjoint(kinds):
             raise Unsupported(DISKS)
+        if "member" in kinds:
+            raise Unsupported(MEMBERS)
         if "cut_one_way" not in kinds:
             return
         self._make_helper_image()
@@ -163,6 +166,20 @@ class ContainerTarget:
 
     def free_disk(self, node: str) -> None:
         """Fill nothing."""
+
+    def hang_disk(self, node: str) -> None:
+        """All containers share the host's disk."""
+        raise Unsupported(DISKS)
+
+    def free_hung_disk(self, node: str) -> None:
+        """No disk hangs."""
+
+    def join(self) -> str:
+        """The compose file says which nodes there are."""
+        raise Unsupported(MEMBERS)
+
+    def leave(self, node: str) -> None:
+        """None has joined."""
 
     def power_cut_all(self) -> None:
         """All containers share the host's disk."""

@@ -1,10 +1,11 @@
-"""A real etcd of one or more members on loopback, as Debian's etcd-server installs it."""
+"""A real etcd of one or more members on one address, as Debian's etcd-server installs it."""
 
 import shutil
 import signal
 import time
 from pathlib import Path
 
+from duolog_server.chaos.links import LOOPBACK, Place
 from duolog_server.chaos.target import Unsupported
 from duolog_server.demo.childprocess import ChildProcess
 from duolog_server.demo.ports import free_ports
@@ -27,9 +28,11 @@ class LocalEtcd:
         tls: Tls | None = None,
         *,
         election_ms: int = ELECTION_MS,
+        place: Place = LOOPBACK,
     ) -> None:
         """tls: serve clients with this certificate, and ask them for one of its authority."""
         self._election_ms = election_ms
+        self._place = place
         self.directory = directory = directory.absolute()
         self.tls = tls
         ports = free_ports(2 * members)
@@ -42,7 +45,7 @@ class LocalEtcd:
     @property
     def endpoints(self) -> tuple[str, ...]:
         """HOST:PORT of every member."""
-        return tuple(f"127.0.0.1:{port}" for port in self._clients)
+        return tuple(f"{self._place.host}:{port}" for port in self._clients)
 
     def start(self) -> None:
         """Start all members, wait until they answer. Raises Unsupported without etcd."""
@@ -70,11 +73,12 @@ class LocalEtcd:
 
     def _command(self, member: int) -> list[str]:
         scheme = "http" if self.tls is None else "https"
-        client = f"{scheme}://127.0.0.1:{self._clients[member]}"
-        peer = f"http://127.0.0.1:{self._peers[member]}"
-        cluster = ",".join(f"m{k}=http://127.0.0.1:{p}" for k, p in enumerate(self._peers))
+        host = self._place.host
+        client = f"{scheme}://{host}:{self._clients[member]}"
+        peer = f"http://{host}:{self._peers[member]}"
+        cluster = ",".join(f"m{k}=http://{host}:{p}" for k, p in enumerate(self._peers))
         return [
-            "etcd", "--name", f"m{member}",
+            *self._place.enter, "etcd", "--name", f"m{member}",
             "--data-dir", str(self.directory / f"etcd{member}"),
             "--listen-client-urls", client, "--advertise-client-urls", client,
             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,

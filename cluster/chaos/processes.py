@@ -1,4 +1,6 @@
-"""A group of node processes on loopback, with an etcd of its own.
+"""A group of node processes on one machine, with an etcd of its own.
+
+For faults of links, each has a network of its own (root): see `chaos.links`.
 
 With `disk_bytes` every node has a small disk: an ext4 image on a loop device (root), which can be
 full, and which can lose power: the processes are killed, the images copied as the platters have
@@ -12,6 +14,7 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
+from duolog_server.chaos.links import LOOPBACK, Links, Place
 from duolog_server.chaos.localetcd import LocalEtcd
 from duolog_server.chaos.logdigest import digest
 from duolog_server.chaos.target import Unsupported
@@ -19,6 +22,7 @@ from duolog_server.demo.childnode import ChildNode
 from duolog_server.demo.ports import free_endpoint
 
 FILLER = "filler"
+CUTS = frozenset(("disconnect", "cut_one_way"))
 ETCD_MEMBERS = 3  # of a cluster that does without one of them
 
 
@@ -41,20 +45,33 @@ class ProcessTarget:
         self._disk_bytes = disk_bytes
         self._generation = 0
         directory.mkdir(parents=True, exist_ok=True)
-        self._etcd = LocalEtcd(directory, etcd_members)
-        self._nodes = {
-            name: ChildNode(
-                self._data(name),
-                "--role", "AUTO",
-                "--registry", ",".join(self._etcd.endpoints),
-                "--set", f"registry.lease_seconds={lease_seconds}",
-                "--ha-listen", free_endpoint(),
-                *flags,
-                name=name,
-                log=directory / f"{name}.log",
-            )
-            for name in self.nodes
-        }  # fmt: skip
+        self._etcd_members, self._flags = etcd_members, flags
+        self._links: Links | None = None
+        self._joined = 0
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Say where everything is to run."""
+        self._etcd = LocalEtcd(self.directory, self._etcd_members, place=self._place("etcd"))
+        self._nodes = {name: self._node(name) for name in self.nodes}
+
+    def _place(self, name: str) -> Place:
+        return LOOPBACK if self._links is None else self._links.place(name)
+
+    def _node(self, name: str) -> ChildNode:
+        place = self._place(name)
+        made = ChildNode(
+            self._data(name),
+            "--role", "AUTO",
+            "--registry", ",".join(self._etcd.endpoints),
+            "--set", f"registry.lease_seconds={self.lease_seconds}",
+            "--ha-listen", _at(place, free_endpoint()),
+            *self._flags,
+            name=name,
+            log=self.directory / f"{name}.log",
+        )  # fmt: skip
+        made.endpoint, made.enter = _at(place, made.endpoint), place.enter
+        return made
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -66,6 +83,10 @@ class ProcessTarget:
                 raise Unsupported(reason)
         if self._disk_bytes and os.geteuid() != 0:
             raise Unsupported("disks on loop devices need root")
+        if not CUTS.isdisjoint(kinds):
+            self._links = Links(("etcd", *self.nodes))
+            self._links.start()
+            self._lay_out()
         wanted = {"etcd": "etcd-server"}
         if self._disk_bytes:
             wanted |= {"mkfs.ext4": "e2fsprogs", "mount": "mount"}
@@ -75,12 +96,12 @@ class ProcessTarget:
 
     def _why_not(self, kind: str) -> str:
         """Why a fault cannot be struck on this target, empty where it can."""
-        if kind in ("disconnect", "cut_one_way"):
-            return "processes of one host share its network: links are cut with --target containers"
-        if kind in ("disk_full", "power_cut_all") and not self._disk_bytes:
+        if kind in ("disk_full", "disk_hang", "power_cut_all") and not self._disk_bytes:
             return f"{kind} needs a disk for each node: --disks MIB"
         if kind == "etcd_kill" and len(self._etcd.endpoints) < ETCD_MEMBERS:
             return f"etcd_kill needs {ETCD_MEMBERS} members of etcd: --etcd {ETCD_MEMBERS}"
+        if kind == "member" and self._disk_bytes:
+            return "member needs nodes without disks of their own: no --disks"
         return ""
 
     def start(self) -> None:
@@ -100,6 +121,8 @@ class ProcessTarget:
         self._etcd.stop()
         for name in self.nodes:
             self._unmount(name)
+        if self._links is not None:
+            self._links.stop()
 
     @property
     def registry(self) -> tuple[str, ...]:
@@ -135,11 +158,32 @@ class ProcessTarget:
         self._nodes[node].signal(signal.SIGCONT)
 
     def cut(self, node: str, other: str, *, both: bool) -> None:
-        """Processes of one host share its network."""
-        raise Unsupported(self._why_not("disconnect"))
+        """Drop packets in the node's own network."""
+        self._known_links().cut(node, other, both=both)
 
     def mend(self, node: str) -> None:
-        """Cut nothing."""
+        """Undo all cuts of a node."""
+        self._known_links().mend(node)
+
+    def _known_links(self) -> Links:
+        if self._links is None:
+            raise Unsupported("nodes have no networks of their own: prepare for cuts first")
+        return self._links
+
+    def join(self) -> str:
+        """Start a node on an empty directory."""
+        self._joined += 1
+        name = f"n{self._joined}"
+        self._nodes[name] = self._node(name)
+        self.revive(name)
+        self.nodes += (name,)
+        return name
+
+    def leave(self, node: str) -> None:
+        """SIGTERM, and its directory is removed."""
+        self._nodes.pop(node).stop()
+        self.nodes = tuple(name for name in self.nodes if name != node)
+        shutil.rmtree(self._data(node))
 
     def kill_etcd(self, member: int) -> None:
         """SIGKILL of an etcd member."""
@@ -187,6 +231,14 @@ class ProcessTarget:
         """The file goes."""
         (self.directory / node / FILLER).unlink()
 
+    def hang_disk(self, node: str) -> None:
+        """Freeze the file system: writers wait in the kernel."""
+        subprocess.run(["fsfreeze", "-f", str(self.directory / node)], check=True)
+
+    def free_hung_disk(self, node: str) -> None:
+        """Thaw it."""
+        subprocess.run(["fsfreeze", "-u", str(self.directory / node)], check=True)
+
     def power_cut_all(self) -> None:
         """Kill all nodes at once, and restart with what their platters had at that moment."""
         before = self._generation
@@ -220,3 +272,8 @@ class ProcessTarget:
         """Logs lie in the target's directory."""
         for log in self.directory.glob("*.log"):
             shutil.copy(log, directory / log.name)
+
+
+def _at(place: Place, endpoint: str) -> str:
+    """The port of an endpoint on the host of a place."""
+    return f"{place.host}:{endpoint.rpartition(':')[2]}"

@@ -25,6 +25,8 @@ ENOUGH_SECONDS = 60.0  # at the end, for sends that are still wanting
 CALL_SECONDS = 2.0
 SAMPLE_SECONDS = 0.5
 WORTH_OK = 0.5  # of all sends; a run in which fewer succeeded says little
+LEFT_SECONDS = 60.0  # until a node that left the group can be forgotten
+MASTER_STAYS = ("disk_full", "disk_hang", "etcd_kill", "stall")  # or is replaced: both are right
 GAP_SECONDS = 0.5  # without an answer for so long puts are not available
 
 
@@ -64,6 +66,12 @@ class Result:
         """Spans without an answered put."""
         ends = [send.end for send in self.history.acknowledged()]
         return [(a, b) for a, b in itertools.pairwise(ends) if b - a > GAP_SECONDS]
+
+    @property
+    def longest_pause(self) -> float:
+        """The longest time between two answered puts, in seconds."""
+        ends = [send.end for send in self.history.acknowledged()]
+        return max((b - a for a, b in itertools.pairwise(ends)), default=0.0)
 
     def quantile(self, kinds: tuple[str, ...], share: float) -> float:
         """Failover seconds after faults of these kinds; 0 where there were none."""
@@ -212,9 +220,9 @@ class Run:
         await self._look()
         master = self._master
         others = [node for node in self.target.nodes if node != master]
-        hit = {MASTER: master, SLAVE: others[len(self.result.faults) % len(others)]}.get(
-            fault.node, fault.node
-        )
+        roles = {MASTER: master, SLAVE: others[len(self.result.faults) % len(others)]}
+        hit = roles.get(fault.node, fault.node)
+        fault = replace(fault, other=roles.get(fault.other, fault.other))
         struck = self.workload.now()
         self._before = max([self._epoch, *self.workload.answered])
         undone = await self._act(fault, hit)
@@ -245,9 +253,12 @@ class Run:
         """Do what a fault is, and undo it when it has lasted. Raises Invalid for an unknown one."""
         if fault.kind == "switch":
             return await self._switch(fault)
+        if fault.kind == "member":
+            return await self._member(fault)
         target, member, nothing = self.target, len(self.result.faults) % 3, lambda: None
         acts: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
             "kill": (lambda: target.kill(node), lambda: target.revive(node)),
+            "stall": (lambda: target.pause(node), lambda: target.resume(node)),
             "pause": (lambda: target.pause(node), lambda: target.resume(node)),
             "disconnect": (
                 lambda: target.cut(node, "all", both=True),
@@ -260,6 +271,7 @@ class Run:
             "restart": (lambda: target.restart(node), nothing),
             "etcd_kill": (lambda: target.kill_etcd(member), lambda: target.revive_etcd(member)),
             "disk_full": (lambda: target.fill_disk(node), lambda: target.free_disk(node)),
+            "disk_hang": (lambda: target.hang_disk(node), lambda: target.free_hung_disk(node)),
             "power_cut_all": (target.power_cut_all, nothing),
         }
         if fault.kind not in acts:
@@ -269,7 +281,7 @@ class Run:
         await asyncio.to_thread(do)
         # A process is gone as soon as it is struck, and comes back within the act of a restart.
         struck = began if fault.kind in ("kill", "restart") else time.monotonic()
-        lost = lost and fault.kind not in ("disk_full", "etcd_kill")
+        lost = lost and fault.kind not in MASTER_STAYS and fault.other not in target.nodes
         return await self._lasting(fault, struck, undo, lost or fault.kind == "power_cut_all")
 
     async def _switch(self, fault: Fault) -> float:
@@ -284,6 +296,29 @@ class Run:
 
         struck = await ordered(order, refused)
         return await self._lasting(fault, struck, lambda: None, True)
+
+    async def _member(self, fault: Fault) -> float:
+        """A node joins, counts as a member for a while, leaves, and is forgotten."""
+        name = await asyncio.to_thread(self.target.join)
+        self._clients[name] = duolog.Client(self.target.endpoint(name), timeout=1.5)
+        await self._healthy()
+        await asyncio.sleep(fault.lasts)
+        await asyncio.to_thread(self.target.leave, name)
+        await self._clients.pop(name).close()
+        await self._forgotten(name)
+        return self.workload.now()
+
+    async def _forgotten(self, node: str) -> None:
+        """Have the master forget a node, which it does once the node has left the SyncStateSet."""
+        until = time.monotonic() + LEFT_SECONDS
+        while True:
+            await self._healthy()
+            try:
+                return await self._clients[self._master].admin.forget(node)
+            except duolog.DuologError as error:
+                if time.monotonic() > until:
+                    raise Invalid(f"{node} left, and cannot be forgotten: {error}") from error
+            await asyncio.sleep(0.1)
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -66,6 +66,18 @@ class Target(Protocol):
     def free_disk(self, node: str) -> None:
         """Give it back."""
 
+    def hang_disk(self, node: str) -> None:
+        """Let a node's disk take nothing, not even what it has begun."""
+
+    def free_hung_disk(self, node: str) -> None:
+        """Let it go on."""
+
+    def join(self) -> str:
+        """Start one more node, which `nodes` has from then on; its name."""
+
+    def leave(self, node: str) -> None:
+        """Stop a node that joined, for good."""
+
     def power_cut_all(self) -> None:
         """Every node loses what its disk does not have, and starts again."""
 

@@ -13,12 +13,15 @@ from typing import Any
 MASTER, SLAVE = "master", "slave"  # instead of a name: the node of that role at that moment
 KINDS = (
     "kill",  # SIGKILL, started again after `lasts`
+    "stall",  # SIGSTOP for about a lease's length: the master may still lead afterwards, or not
     "pause",  # SIGSTOP, or the freezer of a container's cgroup
     "disconnect",  # cut off from everybody in both directions
     "cut_one_way",  # what `other` sends does not reach `node`
     "restart",  # SIGTERM and start
     "etcd_kill",  # SIGKILL of an etcd member
     "disk_full",
+    "disk_hang",  # a disk takes nothing for a while
+    "member",  # a node joins the group, and leaves it after `lasts`
     "power_cut_all",  # all nodes lose what their disks have not
     "switch",  # a planned switch to another master
 )
@@ -28,7 +31,8 @@ KINDS = (
 class Fault:
     """One fault.
 
-    node: a name, "master" or "slave". other: of cut_one_way, a name, "etcd" or "all". lasts:
+    node: a name, "master" or "slave". other: of cut_one_way, a name, "master", "slave", "etcd" or
+    "all". lasts:
     seconds until it is undone. gap: seconds of quiet before it. healthy: it waits for that until
     all replicas are in sync. at, struck, undone: seconds since the run began, filled in as it goes.
     """
@@ -64,12 +68,17 @@ def plan(
             raise BadTimeline(f"unknown fault {kind!r}; faults: {', '.join(KINDS)}")
         for k in range(count):
             node = MASTER if k % 4 != 3 or kind in ("switch", "power_cut_all") else SLAVE
-            other = chance.choice(("all", "etcd", "all")) if kind == "cut_one_way" else ""
+            other = chance.choice(_unheard(node)) if kind == "cut_one_way" else ""
             length = round(lasts * chance.uniform(0.6, 1.6), 2)
             found.append(Fault(kind, node, other, length, round(gap * chance.uniform(0.4, 1.6), 2)))
     if shuffle:
         chance.shuffle(found)
     return found
+
+
+def _unheard(node: str) -> tuple[str, ...]:
+    """Of whom a node may hear nothing: of all, of etcd, or over a single link."""
+    return ("all", "etcd", SLAVE if node == MASTER else MASTER)
 
 
 def dumps(faults: Sequence[Fault], **about: Any) -> str:

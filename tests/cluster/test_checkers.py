@@ -74,9 +74,18 @@ def test_a_reader_that_skips_or_goes_back_is_detected(first: int, kind: str) -> 
     assert kinds(history) == {kind}
 
 
+def test_a_master_that_answers_after_it_was_replaced_is_detected() -> None:
+    history = a_history()
+    for send, epoch in zip(history.sends, (4, 5, 4), strict=False):
+        send.epoch = epoch
+    assert kinds(history) == {"deposed"}
+    history.sends[2].begin = history.sends[1].end  # it may have come before that answer
+    assert kinds(history) == set()
+
+
 def test_every_checker_has_a_planted_fault() -> None:
     tested = {"lost", "unexpected", "duplicated", "inconsistent", "aborted", "gap"}
-    tested |= {"skipped", "backwards", "differs"}
+    tested |= {"skipped", "backwards", "deposed", "differs"}
     tested |= {"not linearizable", "progress", "transactions", "rolled back and delivered"}
     tested |= {"committed and not delivered", "decision refused"}
     table = [row for row in (checkers.__doc__ or "").splitlines() if "|" in row]
