@@ -194,9 +194,12 @@ CHAOS := $(BIN)/python -m duolog_server.chaos
 chaos: venv etcd  ## Break processes for an hour: kills, pauses, etcd, full disks, power cuts (root, etcd).
 	@$(CHAOS) --kill 300 --lasts 0.3 --gap 0.2 --name kills
 	@$(CHAOS) --pause 20 --lasts 9 --name pauses
+	@$(CHAOS) --stall 40 --name stalls
+	@$(CHAOS) --cut-one-way 40 --disconnect 10 --lasts 5 --name links
+	@$(CHAOS) --member 10 --kill 10 --lasts 2 --name members
 	@$(CHAOS) --switch 100 --restart 20 --gap 0.2 --name switches
 	@$(CHAOS) --etcd 3 --etcd-kill 20 --kill 20 --lasts 2 --name etcd
-	@$(CHAOS) --disks 160 --disk-full 10 --kill 10 --lasts 2 --name disks
+	@$(CHAOS) --disks 160 --disk-full 10 --disk-hang 10 --kill 10 --lasts 2 --name disks
 	@$(CHAOS) --disks 160 --flush SYNC_FLUSH --power-cut-all 50 --least-ok 50 --name power
 
 chaos-containers: venv  ## Break the compose cluster: kills, partitions, pauses (make up first).

@@ -1,13 +1,19 @@
 """Each checker against a planted fault, because a checker that cannot fail checks nothing."""
 
 import copy
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from duolog_server.chaos import checkers, linearizable, report
+from duolog_server.chaos.__main__ import faults_of, parse
 from duolog_server.chaos.history import FAIL, OK, UNKNOWN, Commit, Half, History, Poll, Send, Told
+from duolog_server.chaos.links import Links
+from duolog_server.chaos.processes import ProcessTarget
 from duolog_server.chaos.run import Failover, Result
+from duolog_server.chaos.target import Unsupported
 from duolog_server.chaos.timeline import BadTimeline, Fault, dumps, loads, plan
 
 KEY = ("t", 0)
@@ -187,6 +193,27 @@ def test_a_timeline_round_trips_and_its_faults_are_pending() -> None:
     assert plan({"kill": 3, "cut_one_way": 2}, 7, shuffle=True) == faults
     struck = [Fault("kill", struck=1.0, undone=2.0, hit="a")]
     assert loads(dumps([*faults, *struck])) == [*faults, Fault("kill")]
+
+
+def test_stalls_are_about_as_long_as_a_lease_and_cuts_meet_single_links() -> None:
+    words = ["--stall", "40", "--cut-one-way", "40", "--lasts", "9", "--lease", "5"]
+    faults = faults_of(parse(words))
+    stalls = [fault.lasts / 5 for fault in faults if fault.kind == "stall"]
+    assert 0.6 <= min(stalls) < 0.9 < 1.1 < max(stalls) <= 1.6
+    cuts = {(fault.node, fault.other) for fault in faults if fault.kind == "cut_one_way"}
+    assert {("master", "slave"), ("slave", "master")} <= cuts
+    assert {other for _, other in cuts} == {"all", "etcd", "master", "slave"}
+
+
+def test_a_cut_without_a_network_for_each_node_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="no networks of their own"):
+        ProcessTarget(tmp_path).cut("a", "b", both=False)
+
+
+def test_a_network_for_each_node_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(Unsupported, match="needs root"):
+        Links(("a", "b")).start()
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"faults": [{"kind": "flood"}]}', '{"faults": [3]}'])

@@ -103,6 +103,41 @@ async def test_a_full_disk_costs_no_acknowledged_message(tmp_path: Path) -> None
     await carry_out(target, faults)
 
 
+async def test_a_master_that_stands_still_for_about_its_lease_acknowledges_nothing_late(
+    tmp_path: Path,
+) -> None:
+    target = ProcessTarget(tmp_path, lease_seconds=2, flags=SMALL)
+    await carry_out(target, [Fault("stall", lasts=seconds) for seconds in (1.6, 2.0, 2.2, 2.6)])
+
+
+@pytest.mark.privileged
+@pytest.mark.skipif(os.geteuid() != 0, reason="networks of nodes need root")
+async def test_nothing_is_lost_when_single_links_are_cut_in_one_direction(tmp_path: Path) -> None:
+    target = ProcessTarget(tmp_path, lease_seconds=2, flags=SMALL)
+    target.prepare({"cut_one_way"})
+    faults = [
+        Fault("cut_one_way", "slave", "master", lasts=3.0),
+        Fault("cut_one_way", "master", "slave", lasts=3.0),
+        Fault("cut_one_way", "master", "etcd", lasts=4.0),
+    ]
+    await carry_out(target, faults)
+
+
+async def test_a_node_joins_and_leaves_under_load(tmp_path: Path) -> None:
+    target = ProcessTarget(tmp_path, lease_seconds=2, flags=SMALL)
+    result = await carry_out(target, [Fault("member", lasts=0.5), Fault("kill")])
+    assert set(result.history.drains) == {"a", "b", "c"}
+
+
+@pytest.mark.privileged
+@pytest.mark.skipif(os.geteuid() != 0, reason="disks on loop devices need root")
+async def test_a_disk_that_hangs_costs_no_acknowledged_message(tmp_path: Path) -> None:
+    flags = (*SMALL, "--set", "store.flush_disk_type=SYNC_FLUSH")
+    target = ProcessTarget(tmp_path, lease_seconds=2, disk_bytes=96 << 20, flags=flags)
+    faults = [Fault("disk_hang", "slave", lasts=1.0), Fault("disk_hang", lasts=3.0)]
+    await carry_out(target, faults, least_ok=50)
+
+
 def test_wrong_arguments_get_status_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["--replay", str(tmp_path / "none.json"), "--out", str(tmp_path)]) == 2
     assert "cannot use the planned faults" in capsys.readouterr().err
