@@ -1,14 +1,20 @@
 """Batches of the wire as Arrow's, against the SDK's own view of the same batch. No Spark runs."""
 
+from concurrent.futures import Future
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from duolog._columns import crc32, pack, property_text
+from duolog._errors import UnknownTopic
 from duolog._message import Batch
 from duolog.spark import SCHEMA
 from duolog.spark._columns import record_batch
+from duolog.spark._fetch import _fetch_one
+from duolog.spark._options import ReadOptions
+from duolog.spark._plan import Queue, QueueRange
 from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,3 +116,47 @@ def test_seals_and_incomplete_pairs_are_not_properties_and_bad_text_is_tolerated
         {"z": "w=\x01v"},
         {"k": "\ufffd\ufffd"},
     ]
+
+
+class OneSlaveBehind:
+    """A client of a group whose slave has its messages up to an offset, none: not even the topic,
+    and whose master has those up to 106."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.asked: list[tuple[int, bool]] = []
+
+    def start(self, call: Any) -> "Future[wire.MessageBatch]":
+        made: Future[wire.MessageBatch] = Future()
+        try:
+            made.set_result(call(self))
+        except UnknownTopic as error:
+            made.set_exception(error)
+        return made
+
+    def fetch(
+        self, request: wire.PullRequest, group: str, *, from_slaves: bool
+    ) -> wire.MessageBatch:
+        at = request.queue_offset
+        self.asked.append((at, from_slaves))
+        if from_slaves and not self.end:
+            raise UnknownTopic("topic 'T' does not exist")
+        end = min(self.end if from_slaves else 106, at + 2)
+        if end <= at:
+            return wire.MessageBatch(topic="T", next_offset=at)
+        batch = batch_of([(b"%d" % k,) for k in range(at, end)], [b""] * (end - at))
+        batch.queue_offset_base, batch.next_offset = at, end
+        return batch
+
+
+@pytest.mark.parametrize("end", [0, 100, 102])
+def test_a_task_reads_from_the_master_what_a_slave_does_not_have(end: int) -> None:
+    client = OneSlaveBehind(end)
+    options = ReadOptions.of({"endpoints": "127.0.0.1:1", "topic": "T", "localReads": "false"})
+    part = QueueRange(Queue("T", "g", 3), 100, 106)
+    arrow = pa.schema([ARROW.field("body")])
+    batches = _fetch_one(cast(Any, client), options, arrow, [wire.BODIES], part)
+    rows = [row["body"] for batch in batches for row in batch.to_pylist()]
+    assert rows == [b"%d" % k for k in range(100, 106)]
+    before = [(at, True) for at in range(100, max(end, 100) + 1, 2)]
+    assert client.asked == [*before, *((at, False) for at in range(before[-1][0], 106, 2))]

@@ -67,7 +67,7 @@ def _fetch_one(
             if offset >= end:
                 return
 
-    def pull(offset: int) -> Any:
+    def pull(offset: int, from_slaves: bool) -> Any:
         request = wire.PullRequest(
             topic=queue.topic,
             queue_id=queue.queue_id,
@@ -78,16 +78,19 @@ def _fetch_one(
             tags=options.tags,
             columns=columns,
         )
-        return client.start(lambda made: made.fetch(request, queue.group, from_slaves=True))
+        return client.start(lambda made: made.fetch(request, queue.group, from_slaves=from_slaves))
 
-    moved = time.monotonic()
-    pulled = pull(offset)
+    moved, from_slaves = time.monotonic(), True
+    pulled = pull(offset, from_slaves)
     try:
         while True:
             try:
                 batch: wire.MessageBatch = pulled.result()
-            except UnknownTopic:  # deleted since the read was planned
-                lost(options, queue, offset, end)
+            except UnknownTopic:
+                if from_slaves:  # one may not have heard of the topic yet
+                    from_slaves, pulled = False, pull(offset, False)
+                    continue
+                lost(options, queue, offset, end)  # deleted since the read was planned
                 return
             following = batch.next_offset
             if batch.lost or batch.status == wire.OFFSET_TOO_SMALL:
@@ -96,11 +99,13 @@ def _fetch_one(
                 offset, moved = following, time.monotonic()
             elif following < offset or time.monotonic() - moved > options.timeout:
                 # There when the read was planned, and given up by an unclean election since; or
-                # no replica that answers has it.
+                # neither a slave nor the master has it.
                 lost(options, queue, offset, end)
                 return
+            else:  # a slave that falls behind, or stands still, answers so for as long as it does
+                from_slaves = False
             if offset < end:
-                pulled = pull(offset)
+                pulled = pull(offset, from_slaves)
             if batch.count:
                 yield record_batch(batch, arrow, end)
             if offset >= end:
