@@ -1,6 +1,7 @@
 """Options of the data source: accepted values, and errors for others. No Spark runs."""
 
 import json
+import pickle
 import re
 import traceback
 from pathlib import Path
@@ -13,6 +14,7 @@ from duolog.spark import SCHEMA, DuologDataSource, ReadOptions, WriteOptions
 from duolog.spark._fetch import client_of
 from duolog.spark._plan import Planner, Queue
 from duolog.spark._schema import check_schema
+from duolog.spark._streamreader import StreamReader
 from pyspark.sql import types
 
 GOOD = {"endpoints": "127.0.0.1:1", "topic": "T"}
@@ -133,6 +135,7 @@ def test_options_of_reads_streams_and_writes_are_accepted_at_first() -> None:
         ({"tag": "a"}, "option 'tag' is not one of .*did you mean 'tags'"),
         ({"batchId": "1"}, "'batchId' needs option 'sinkId'"),
         ({"batchId": "1", "sinkId": ""}, "'sinkId' is empty"),
+        ({"sinkId": "s", "sinkContents": "rows"}, "'sinkId' needs option 'batchId'"),
         ({"timeout": "soon"}, "'timeout'"),
     ):
         with pytest.raises(BadRequest, match=words):
@@ -215,6 +218,22 @@ def test_tasks_take_a_new_client_where_the_password_changed(tmp_path: Path) -> N
     file.unlink()
     with pytest.raises(BadRequest, match=f"cannot read the password file {file}"):
         client_of(options)
+
+
+def test_a_stream_takes_a_new_client_where_the_password_changed(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("one")
+    options = {**GOOD, "user": "alice", "passwordFile": str(file)}
+    reader = StreamReader(ReadOptions.of(options, stream=True), SCHEMA)
+    first = reader._asked
+    assert reader._asked is first
+    file.write_text("two")
+    second = reader._asked
+    assert second is not first
+    assert b"two" not in pickle.dumps(reader)
+    reader.stop()
+    assert reader._asked is not second
+    reader.stop()
 
 
 @pytest.mark.parametrize(

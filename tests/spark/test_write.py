@@ -308,6 +308,32 @@ def test_a_sink_does_not_skip_the_rows_of_another_checkpoint(
     assert len(bodies(spark, node, topic)) == 40 + 60
 
 
+def test_for_each_batch_does_not_skip_the_rows_of_another_checkpoint(
+    spark: SparkSession, node: NodeProcess, topic: str, tmp_path: Path
+) -> None:
+    source, how = tmp_path / "source", {"topic": topic, "sinkId": f"sink-of-{topic}"}
+    numbers(spark, 10, 1).write.mode("append").text(str(source))
+
+    def twice(frame: Any, number: int) -> None:  # as after a driver that died behind the first
+        for _ in range(2):
+            write(frame.withColumnRenamed("value", "body"), node, batchId=number, **how)
+
+    def run(checkpoint: str) -> None:
+        frame = spark.readStream.schema("value STRING").text(str(source))
+        query = (
+            frame.writeStream.foreachBatch(twice)
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    run("first")
+    assert sorted(map(int, bodies(spark, node, topic))) == list(range(10))
+    with pytest.raises(Exception, match=r"published its batches up to 0 for query .* batch 0: its"):
+        run("second")
+
+
 def test_only_the_last_micro_batch_of_a_query_is_repeated() -> None:
     def state(publisher: str) -> SinkState:
         return SinkState(7, 8, 80, 10, 0, "", publisher)

@@ -102,7 +102,7 @@ def _fetch_one(
                 # neither a slave nor the master has it.
                 lost(options, queue, offset, end)
                 return
-            else:  # a slave that falls behind, or stands still, answers so for as long as it does
+            else:  # a slave that has fallen behind answers so for as long as it is
                 from_slaves = False
             if offset < end:
                 pulled = pull(offset, from_slaves)

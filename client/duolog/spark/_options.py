@@ -166,7 +166,7 @@ class WriteOptions:
     | topic | where rows go that have no column `topic` |
     | sinkId | batches are written once for each number of one of these; a stream's query id, and |
     | | one of its own for each batch write, if not told |
-    | batchId | of a batch write: its number; 0 if not told |
+    | batchId | of a batch write with a sinkId: its number |
     | sinkContents | of a batch write: what the sink sends, in your words. Its first batch settles |
     | | them, and a batch with other words is refused: two jobs cannot share a sink by mistake |
     | publisher | of a batch write: names who publishes, for `Sink.state` |
@@ -191,6 +191,12 @@ class WriteOptions:
         for name in ("batchId", "sinkContents", "publisher"):
             if given.has(name) and not given.has("sinkId"):
                 raise BadRequest(f"option {name!r} needs option 'sinkId': give both")
+        if given.has("sinkId") and not given.has("batchId") and not stream:
+            # All writes would have one number, of which only the first is published.
+            raise BadRequest(
+                "option 'sinkId' needs option 'batchId': give both, a new number for each batch "
+                "(of foreachBatch, its own)"
+            )
         return WriteOptions(
             given.endpoints(),
             given.text("topic"),

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from duolog import sync
+from duolog._caller import NOBODY
 from duolog._descriptions import QueueStats
 from duolog._errors import Retryable, UnknownTopic
 from duolog._start import Start
@@ -45,6 +46,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._client: sync.Client | None = None
+        self._caller = options.caller
         self._stats: dict[Queue, QueueStats] = {}
         self._target: Places | None = None
         self._initial: Places | None = None  # where the stream begins, if it does so in this run
@@ -53,15 +55,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """For the tasks, which have their own client."""
-        return {**self.__dict__, "_client": None, "_stats": {}}
+        return {**self.__dict__, "_client": None, "_caller": NOBODY, "_stats": {}}
 
     # -- on the driver -------------------------------------------------------------------------
 
     @property
     def _asked(self) -> sync.Client:
-        if self._client is None:
-            options = self._options
-            self._client = options.caller.client(options.endpoints, options.timeout)
+        """The client, another one where the file with the password has changed."""
+        options = self._options
+        caller = options.caller.with_password()
+        if self._client is None or caller != self._caller:
+            self.stop()
+            self._client = caller.client(options.endpoints, options.timeout)
+            self._caller = caller
         return self._client
 
     def _refresh(self) -> None:

@@ -41,7 +41,7 @@ class Staged(WriterCommitMessage):
     group: str  # replica group
     partition: int
     staged: tuple[int, ...]
-    query: str = ""  # of a stream: its query's id
+    query: str = ""  # of a stream, its `foreachBatch` included: its query's id
 
 
 class _Writer:
@@ -52,7 +52,7 @@ class _Writer:
         check_writable(schema, options.topic)
         self._options = options
 
-    def _stage(self, sink_name: str, batches: Iterator[Any], query: str = "") -> Staged:
+    def _stage(self, sink_name: str, batches: Iterator[Any], query: str) -> Staged:
         """Stage a task's rows, a few requests on their way at a time."""
         task_begins()
         client = client_of(self._options)
@@ -80,24 +80,29 @@ class _Writer:
                 future.cancel()
         return Staged(sink_name, sink.group, partition, tuple(staged), query)
 
-    def _publish(
-        self, sink_name: str, number: int, messages: list[Any], publisher: str
-    ) -> SinkState | None:
-        """Make a batch visible, unless it is: then, what the sink has published so far."""
+    def _publish(self, number: int, messages: list[Any]) -> None:
+        """Make a batch visible, unless it is. Raises BadRequest if a query publishes a number again
+        that it does not repeat.
+
+        A publisher that the user names knows by itself what was published, and outside of streams
+        each further write with a published number is a repeat.
+        """
         parts = sorted((m for m in messages if m is not None), key=lambda m: m.partition)
         staged = [offset for part in parts for offset in part.staged]
-        options = self._options
         if not staged:
-            return None
+            return
+        options, told = self._options, parts[0]
         with options.caller.client(options.endpoints, options.timeout) as client:
 
             async def publish(made: Client) -> SinkState | None:
-                sink = await made.sink(sink_name, parts[0].group)
+                sink = await made.sink(told.sink, told.group)
+                publisher = options.publisher or told.query
                 before = await sink.publish(number, staged, options.contents, publisher)
                 return await sink.state() if before else None
 
             found: SinkState | None = client.run(publish)
-            return found
+        if found is not None and told.query and not options.publisher:
+            check_repeated(told.sink, number, told.query, found)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -113,11 +118,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Stage a task's rows."""
-        return self._stage(self._sink, iterator)
+        return self._stage(self._sink, iterator, _query())
 
     def commit(self, messages: list[Any]) -> None:
-        """Publish."""
-        self._publish(self._sink, self._options.batch, messages, self._options.publisher)
+        """Publish. Raises BadRequest."""
+        self._publish(self._options.batch, messages)
 
     def abort(self, messages: list[Any]) -> None:
         """Abandon staged messages: they never become visible."""
@@ -128,23 +133,24 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Stage a task's rows."""
-        context = TaskContext.get()
-        query = context.getLocalProperty(QUERY) if context is not None else None
+        query = _query()
         sink = self._options.sink or (f"query-{query}" if query else "")
         if not sink:
             raise BadRequest("option 'sinkId' is missing, and the query has no id: give one")
-        return self._stage(sink, iterator, query or "")
+        return self._stage(sink, iterator, query)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         """Publish, with the name that the tasks staged for. Raises BadRequest."""
-        staged = next((m for m in messages if m is not None), None)
-        if staged is not None:
-            state = self._publish(staged.sink, batchId, messages, staged.query)
-            if state is not None:
-                check_repeated(staged.sink, batchId, staged.query, state)
+        self._publish(batchId, messages)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
         """Abandon staged messages: they never become visible; published ones stay."""
+
+
+def _query() -> str:
+    """The id of the query that this task works for; empty outside of streams."""
+    context = TaskContext.get()
+    return (context.getLocalProperty(QUERY) if context is not None else None) or ""
 
 
 def check_repeated(sink: str, number: int, query: str, state: SinkState) -> None:
