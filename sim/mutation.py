@@ -20,6 +20,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from types import CodeType
 
 _BOUNDARY: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -40,6 +41,7 @@ _OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Gt: ast.LtE,
     ast.LtE: ast.Gt,
 }
+BODIES = ("body", "orelse", "finalbody")  # the lists of statements that a node has
 _EXTREMES = {"min": "max", "max": "min"}
 # Code that only reports: a change has no effect that a test should see.
 _SILENT = (ast.Assert, ast.JoinedStr, ast.Raise, ast.arguments)
@@ -88,11 +90,32 @@ def mutants(path: str, source: str, wanted: Callable[[str], bool]) -> list[Mecha
 
 def mutated(mutant: Mechanical, source: str) -> CodeType:
     """The compiled function with the change in it."""
-    tree = ast.parse(source)
+    tree = alone(source, mutant.function)
     function = dict(functions(tree))[mutant.function]
     node = _places(function)[mutant.place]
     _changes(node)[mutant.change][1](node)
     return code_of(tree, mutant.path, mutant.function)
+
+
+def alone(source: str, function: str) -> ast.Module:
+    """A function of a module, with its class and without the rest: a tree that may be changed."""
+    owner, _, name = function.rpartition(".")
+    kept: list[ast.stmt] = []
+    for node in _named(_parsed(source).body, owner or name):
+        if isinstance(node, ast.ClassDef):
+            node = copy.copy(node)
+            node.body = _named(node.body, name)
+        kept.append(node)
+    return copy.deepcopy(ast.Module(kept, []))
+
+
+@lru_cache(maxsize=1)  # functions of a file follow each other
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def _named(body: list[ast.stmt], name: str) -> list[ast.stmt]:
+    return [node for node in body if getattr(node, "name", "") == name]
 
 
 def code_of(tree: ast.Module, path: str, function: str) -> CodeType:
@@ -114,10 +137,16 @@ def _of_function(path: str, function: str, node: Function) -> list[Mechanical]:
     found: list[Mechanical] = []
     same: Counter[str] = Counter()
     for place, part in enumerate(_places(node)):
-        for number, (kind, change) in enumerate(_changes(part)):
-            changed = copy.deepcopy(part)
+        if not (changes := _changes(part)):
+            continue
+        rows = ast.unparse(part).splitlines()
+        for number, (kind, change) in enumerate(changes):
+            changed = copy.copy(part)
+            for field in BODIES:
+                if isinstance(body := getattr(part, field, None), list):
+                    setattr(changed, field, body.copy())  # a change puts others into a body
             change(changed)
-            before, after = _texts(part, changed)
+            before, after = _texts(rows, ast.unparse(changed).splitlines())
             if before == after:
                 continue
             key = f"{function} {kind} {before} {after}"
@@ -130,9 +159,8 @@ def _of_function(path: str, function: str, node: Function) -> list[Mechanical]:
     return found
 
 
-def _texts(before: ast.AST, after: ast.AST) -> tuple[str, str]:
-    """The lines that differ."""
-    rows = [ast.unparse(node).splitlines() for node in (before, after)]
+def _texts(*rows: list[str]) -> tuple[str, str]:
+    """The lines that differ, of two texts."""
     low = 0
     while low < min(map(len, rows)) and rows[0][low] == rows[1][low]:
         low += 1
@@ -190,7 +218,7 @@ def _changes(node: ast.AST) -> list[tuple[str, Change]]:
             found.append(("sum", _set("func", ast.Name(_EXTREMES[name], ast.Load()))))
     if isinstance(node, ast.If | ast.IfExp) and not isinstance(node.test, ast.Compare):
         found.append(("opposite", _set("test", _contrary(node.test))))
-    for field in ("body", "orelse", "finalbody"):
+    for field in BODIES:
         body = getattr(node, field, None)
         if isinstance(body, list):
             found += _of_body(field, body)

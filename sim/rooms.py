@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -43,7 +44,7 @@ from sim.mechanical import (
     put_code,
     workspace,
 )
-from sim.mutation import Mechanical, code_of, functions, mutants
+from sim.mutation import BODIES, Mechanical, alone, code_of, functions, mutants
 
 # The tests of each room; its files are those of its directory.
 ROOMS: dict[str, tuple[str, ...]] = {
@@ -111,6 +112,7 @@ def room_mutants(room: str) -> dict[str, Mechanical]:
     return found
 
 
+@cache
 def all_mutants() -> dict[str, Mechanical]:
     """The mutants of all rooms, by name."""
     return {name: mutant for room in ROOMS for name, mutant in room_mutants(room).items()}
@@ -331,9 +333,9 @@ def _note_lines(
 
 def noting(path: str, source: str, function: str) -> CodeType:
     """The code of a function, whose statements tell that they run."""
-    tree = ast.parse(source)
+    tree = alone(source, function)
     for node in ast.walk(dict(functions(tree))[function]):
-        for field in ("body", "orelse", "finalbody"):
+        for field in BODIES:
             body = getattr(node, field, None)
             if isinstance(body, list):
                 setattr(node, field, [one for at in body for one in (_hit(path, at), at)])
