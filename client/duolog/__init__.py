@@ -10,6 +10,7 @@
 `duolog.sync` has the same for programs without an event loop.
 """
 
+from duolog import _grpcswitch as _grpcswitch  # before gRPC
 from duolog._access import Access, Decision, User, UserDecision
 from duolog._admin import Admin
 from duolog._client import Client
@@ -64,6 +65,7 @@ from duolog._errors import (
     Unavailable,
     UnknownGroup,
     UnknownTopic,
+    WrongProcess,
 )
 from duolog._message import Batch, Message
 from duolog._pages import Page
@@ -148,4 +150,5 @@ __all__ = [
     "UnknownTopic",
     "User",
     "UserDecision",
+    "WrongProcess",
 ]

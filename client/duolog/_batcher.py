@@ -520,6 +520,10 @@ class Batcher:
             await self._quiet.wait()
         await asyncio.sleep(0)  # waiters for these messages run first
 
+    def abandon(self) -> None:
+        """Called in a forked child: all is the parent's, and its lock may never be released."""
+        self._closed = True
+
     async def close(self) -> None:
         """Give up what is still on its way."""
         self._closed = True

@@ -153,6 +153,7 @@ class Client:
         self, timeout: float | None, buffering: Buffering, options: SendOptions
     ) -> Producer:
         """Not called by users: `producer`, that may take messages from other threads."""
+        self._router.check_process()
         checked_number("buffer_bytes", buffering.bytes, 1)
         checked_number("linger", buffering.linger, 0)
         _check_timeout(timeout)
@@ -226,6 +227,7 @@ class Client:
             offsets_file: where a consumer that broadcasts keeps its offsets; without one it begins
                 at `start` each time.
         """
+        self._router.check_process()
         if mode not in ("clustering", "broadcasting"):
             raise BadRequest(f"mode must be 'clustering' or 'broadcasting', not {mode!r}")
         shares = mode == "clustering"
@@ -313,10 +315,12 @@ class Client:
 
     async def status_of(self, endpoint: str) -> NodeStatus | None:
         """One node's status, None if it does not answer at once."""
+        self._router.check_process()
         return await status_of(endpoint, AT_ONCE, self._router.runtime)
 
     async def topics_at(self, endpoint: str, names: Sequence[str]) -> list[TopicDescription]:
         """Topics as one node has them; none for no endpoint, or one that does not answer soon."""
+        self._router.check_process()
         if not endpoint:
             return []
         return await topics_at(endpoint, names, TOPICS_SECONDS, self._router.runtime)

@@ -1,8 +1,8 @@
 """One node as the SDK sees it: its channels, over frames and over gRPC, and their stubs.
 
-Rules: gRPC is always there. Frames are tried as soon as the node has said where it takes them, and
-again whenever that failed or broke; calls go over them while they are there. Appends change over
-only while none waits for an answer, so that they stay in order.
+Rules: gRPC is there until frames are, and again when they break. Frames are tried as soon as the
+node has said where it takes them, and again whenever that failed or broke; calls go over them while
+they are there. Appends change over only while none waits for an answer, so that they stay in order.
 """
 
 import asyncio
@@ -31,6 +31,7 @@ from duolog._errors import (
     Unavailable,
     error_of,
 )
+from duolog._forks import Owned
 from duolog._frameschannel import Disowned, FramesChannel
 from duolog._login import named
 from duolog._nodechannel import BROKEN, GrpcChannel, NodeChannel, uncancelled
@@ -100,7 +101,7 @@ async def ask_one(
         await connection.close()
 
 
-class Connection:
+class Connection(Owned):
     """Calls to the node that answers, and to the master where one is needed; follows it around.
 
     Endpoints beside the given ones are learnt from the nodes. A failed call says which endpoint
@@ -108,6 +109,7 @@ class Connection:
     """
 
     def __init__(self, endpoints: tuple[str, ...], runtime: Runtime = MACHINE) -> None:
+        super().__init__()
         self.runtime = runtime
         self._endpoints = list(endpoints)
         self._given = len(endpoints)
@@ -143,7 +145,8 @@ class Connection:
     def _over_grpc(self) -> GrpcChannel:
         if self._grpc is None:
             self._grpc = GrpcChannel(self.runtime.open(self.endpoint))
-            self._learn_soon()
+            if self._following is None:
+                self._learn_soon()
         return self._grpc
 
     def _stubs_now(self) -> "_Stubs":
@@ -176,6 +179,7 @@ class Connection:
         self, request: wire.AppendRequest, bodies: bytes, deadline: float
     ) -> wire.AppendReply:
         """See NodeChannel."""
+        self.check_process()
         frames = self._frames
         if frames is None or frames.error is not None:
             await self.settled(deadline - asyncio.get_running_loop().time())
@@ -219,9 +223,10 @@ class Connection:
                     place.set_result(None)
             await asyncio.sleep(0)
 
-    async def settled(self, seconds: float) -> None:
+    async def settled(self, seconds: float = GATE_SECONDS) -> None:
         """Wait a moment, and `seconds` at most, until it is known whether frames can be had."""
-        if not self._speaks_frames:
+        frames = self._frames
+        if not self._speaks_frames or (frames is not None and frames.error is None):
             return
         self._over_grpc()
         if not self._tried.is_set():
@@ -245,6 +250,7 @@ class Connection:
         no other node will replace; otherwise NotMaster is raised once it could not be reached from
         here either.
         """
+        self.check_process()
         if self._closed:
             raise Unavailable("the client is closed")
         loop = asyncio.get_running_loop()
@@ -333,7 +339,7 @@ class Connection:
     def _learn_soon(self) -> None:
         if self._speaks_frames:
             self._tried.clear()
-            self._following = self._learning.start(self._follow(self._over_grpc(), self.endpoint))
+            self._following = self._learning.start(self._follow(self.endpoint))
         elif not self._learning.busy:
             self._learning.start(self._learn(self._over_grpc()))
 
@@ -357,20 +363,21 @@ class Connection:
 
     # -- frames --------------------------------------------------------------------------------
 
-    async def _follow(self, channel: GrpcChannel, endpoint: str) -> None:
-        """Keep frames open to a node, as long as its channel is.
+    async def _follow(self, endpoint: str) -> None:
+        """Keep frames open to a node, until calls go to another one.
 
         A key that the node takes no more is asked for again, with who we are; calls go over gRPC
         until then.
         """
         first, longest = FRAMES_AGAIN_SECONDS
         pause = first
-        while True:
-            route = await self._learn(channel)
+        while self._following is asyncio.current_task():
+            route = await self._learn(self._over_grpc())
             frames = None if route is None else await self._greet(route, endpoint)
             self._frames = frames
             self._tried.set()
             if frames is not None:
+                self._learning.start(self._leave_grpc())
                 await frames.over.wait()
                 self._frames = None
                 self._leaving = [one for one in self._leaving if not one.closed]
@@ -382,6 +389,22 @@ class Connection:
             await asyncio.sleep(pause * self.runtime.chance.uniform(0.5, 1.5))
             if route is not None:  # a node that did not answer may soon
                 pause = min(2 * pause, longest)
+
+    async def _leave_grpc(self) -> None:
+        """Close gRPC's channel once no call is in flight on it, if there are frames.
+
+        The threads of gRPC end with the last one: then this process may fork.
+        """
+        channel, frames = self._grpc, self._frames
+        if channel is None or frames is None:
+            return
+        await channel.unused()
+        if channel is not self._grpc or frames is not self._frames or channel.in_use:
+            return  # calls go elsewhere meanwhile
+        self._grpc = None
+        if self._stubs is not None and self._stubs[0] is channel:
+            self._stubs = None
+        await channel.close()
 
     async def _greet(self, route: wire.RouteReply, endpoint: str) -> FramesChannel | None:
         """Begin where a node takes frames; None where that does not work now."""
@@ -423,6 +446,8 @@ class Connection:
 
     async def close(self) -> None:
         """Close the channels."""
+        if self.forked:
+            return
         self._closed = True
         await self._learning.stop()
         await self._changing.stop()

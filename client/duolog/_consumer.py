@@ -18,6 +18,7 @@ from typing import TypeVar
 from duolog._background import Background, close_all
 from duolog._checks import INT32_MAX, checked_whole
 from duolog._errors import BadRequest, DuologError, UnknownTopic
+from duolog._forks import Owned
 from duolog._groupreader import GroupReader
 from duolog._membership import (
     BroadcastMember,
@@ -38,7 +39,7 @@ T = TypeVar("T")
 log = logging.getLogger("duolog")
 
 
-class Consumer:
+class Consumer(Owned):
     """Reads topics as a member of a group. Made by `Client.consumer()`; for one task at a time."""
 
     def __init__(
@@ -53,6 +54,7 @@ class Consumer:
 
         place: how it shares the queues, or where it keeps its offsets if it broadcasts.
         """
+        super().__init__()
         if not topics:
             raise BadRequest("a consumer needs at least one topic")
         self.group = consumption.group
@@ -144,7 +146,7 @@ class Consumer:
 
     async def close(self, commit: bool = True) -> None:
         """Commit what was consumed, leave the group. Bounded; may be called again."""
-        if self._left:
+        if self._left or self.forked:
             return
         self._left, self._at_hand = True, iter(())
         self._arrived.set()
@@ -161,12 +163,20 @@ class Consumer:
         self._entered = True
         return self
 
+    def note_fork(self) -> None:
+        """See Owned: what is left of the batch in hand is the parent's."""
+        super().note_fork()
+        self._at_hand = iter(())
+
     def _check_open(self) -> None:
+        self.check_process()
         if self._left:
             raise BadRequest("the consumer is closed: make another one")
 
     async def __aexit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         """Leave; after an error the message in hand does not count as consumed."""
+        if self.forked:
+            return
         if self.processing is not None:
             self.processing.end(error)
         if kind is not None:
@@ -186,6 +196,7 @@ class Consumer:
         processing = self.processing
         if processing is None:
             return await self.next_batch(timeout)
+        self.check_process()  # the spans are the parent's
         asked_ns = processing.end()
         batch = await self.next_batch(timeout)
         if batch is not None:
@@ -203,6 +214,7 @@ class Consumer:
         processing = self.processing
         if processing is None:
             return await self.next_message(timeout)
+        self.check_process()
         asked_ns = processing.end()
         found = await self.next_message(timeout)
         if found is not None:
@@ -221,9 +233,9 @@ class Consumer:
         self, take: Callable[[GroupReader], T | None], timeout: float | None
     ) -> T | None:
         """The next message of the readers, in turn; waits if none has one."""
+        self._check_open()
         if not self._started:
             raise BadRequest("the consumer was not started: use it in `with`, or call `start`")
-        self._check_open()
         self._polled = True
         for reader in self._readers.values():
             reader.consume_handed()
@@ -289,6 +301,7 @@ class Consumer:
         Returns where it is now: %RETRY%<group> (when its delay is over) or %DLQ%<group>. Raises
         BadRequest if the consumer broadcasts, NoSuchMessage if it is no longer there.
         """
+        self.check_process()
         checked_whole("delay_level", delay_level, -INT32_MAX, INT32_MAX)
         checked_whole("max_attempts", max_attempts, 0, INT32_MAX)
         if isinstance(self._place, OffsetFile):
@@ -311,6 +324,7 @@ class Consumer:
 
     async def commit(self) -> None:
         """Commit everything consumed so far. Raises StaleMember where a queue was taken away."""
+        self.check_process()
         for reader in self._readers.values():
             await reader.commit()
 
@@ -319,6 +333,7 @@ class Consumer:
 
         at: ms since 1970, or an end of the queues. Raises BadRequest.
         """
+        self.check_process()
         for reader in self._readers.values():
             await reader.seek_to_time(at)
 

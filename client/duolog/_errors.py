@@ -10,7 +10,8 @@ DuologError
 │   └── BufferFull            the producer's buffer is used up
 ├── Fatal                     the same call will fail again
 │   ├── BadRequest            a limit or a rule is broken
-│   │   └── MessageTooLarge
+│   │   ├── MessageTooLarge
+│   │   └── WrongProcess      the client, or gRPC, was in use in the process that was forked
 │   ├── UnknownTopic, UnknownGroup, NoSuchMessage
 │   ├── TopicExists
 │   ├── OffsetMismatch        the next offset of the queue is not the expected one
@@ -105,6 +106,13 @@ class MessageTooLarge(BadRequest):
     """A body or property text is over the limit; nothing was stored."""
 
 
+class WrongProcess(BadRequest):
+    """A client was used in a process that was forked from the one that made it; nothing was done.
+
+    Also raised by a client that was made in such a process, where gRPC was running in its parent.
+    """
+
+
 class UnknownTopic(Fatal):
     """The topic does not exist."""
 
@@ -184,6 +192,7 @@ _CODES: dict[type[DuologError], grpc.StatusCode] = {
     BufferFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     MessageTooLarge: grpc.StatusCode.INVALID_ARGUMENT,
     BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    WrongProcess: grpc.StatusCode.INVALID_ARGUMENT,
     UnknownTopic: grpc.StatusCode.NOT_FOUND,
     UnknownGroup: grpc.StatusCode.NOT_FOUND,
     NoSuchMessage: grpc.StatusCode.NOT_FOUND,

@@ -13,6 +13,7 @@ import grpc.aio
 
 from duolog._background import Background, report
 from duolog._errors import DuologError, Unavailable, error_of
+from duolog._forks import grpc_closed, grpc_opened
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
@@ -204,11 +205,48 @@ class GrpcChannel:
     """A node over gRPC: a channel, and the append stream, reopened when it breaks."""
 
     def __init__(self, channel: Channel) -> None:
-        self.unary_unary = channel.unary_unary
-        self.unary_stream = channel.unary_stream
-        self.stream_stream = channel.stream_stream
+        self.unary_unary = self._counted(channel.unary_unary)
+        self.unary_stream = self._counted(channel.unary_stream)
+        self.stream_stream = self._counted(channel.stream_stream)
         self._channel = channel
         self._stream: AppendStream | None = None
+        self._in_flight = 0  # calls, without the append stream
+        self._ended = asyncio.Event()  # one of them
+        grpc_opened(self)
+
+    def _counted(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """Methods whose calls are in flight until they end."""
+
+        def method(*names: Any, **how: Any) -> Callable[..., Any]:
+            begin = make(*names, **how)
+
+            def call(*given: Any, **terms: Any) -> Any:
+                begun = begin(*given, **terms)
+                if isinstance(begun, grpc.aio.RpcContext):  # gRPC's, not a test's
+                    self._in_flight += 1
+                    begun.add_done_callback(self._call_ended)
+                return begun
+
+            return call
+
+        return method
+
+    def _call_ended(self, call: object) -> None:
+        self._in_flight -= 1
+        self._ended.set()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether any call is in flight."""
+        return self.busy or self._in_flight > 0
+
+    async def unused(self) -> None:
+        """Wait until no call is in flight."""
+        while self.in_use:
+            await self.idle()
+            while self._in_flight:
+                self._ended.clear()
+                await self._ended.wait()
 
     @property
     def busy(self) -> bool:
@@ -221,7 +259,7 @@ class GrpcChannel:
         """See NodeChannel."""
         stream = self._stream
         if stream is None or stream.error is not None:
-            stub = stubs.MessagesStub(cast(grpc.aio.Channel, self))
+            stub = stubs.MessagesStub(cast(grpc.aio.Channel, self._channel))
             stream = self._stream = AppendStream(stub.Append())
         request.bodies = bodies
         async with asyncio.timeout_at(deadline):
@@ -237,4 +275,7 @@ class GrpcChannel:
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.close()
-        await self._channel.close(grace)
+        try:
+            await self._channel.close(grace)
+        finally:
+            grpc_closed(self)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from duolog._background import report
 from duolog._errors import Timeout
+from duolog._forks import forks_before, refuse_parents
 from duolog._receipts import Part, Receipt, Unconfirmed
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Posting:
         *("_apart", "_asked", "_awaited", "_count", "_error", "_firsts", "_deadlines", "_left"),
         *("_moved", "_parts", "_part_firsts", "_producer_id", "_sent", "_went", "__weakref__"),
         *("bodies", "due", "earliest", "ended", "granted", "latest", "room", "sendings", "sends"),
-        *("texts", "told", "trying"),
+        *("process", "texts", "told", "trying"),
     )
 
     def __init__(self) -> None:
@@ -57,6 +58,7 @@ class Posting:
         self.due = inf  # the first of these that is not over
         self.granted = 0  # bytes of the producer's buffer,
         self.room = -1  # and those that no message has yet
+        self.process = forks_before()
         self.ended = False
         self._sent = False
         self.trying: Trying = NOTHING
@@ -296,8 +298,10 @@ class Posting:
         return self.ended or place in self._apart or (self._left and place == ALL)
 
     async def settled(self, place: int) -> None:
-        """Wait until it is known."""
+        """Wait until it is known. Raises WrongProcess in a forked child, where it never is."""
         if not self.knows(place):
+            if self.process != forks_before():
+                refuse_parents()
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._awaited[future] = place
             try:

@@ -33,6 +33,7 @@ from duolog._checks import (
 )
 from duolog._columns import pack, property_text, repeat
 from duolog._errors import BadRequest, UnknownTopic
+from duolog._forks import Owned
 from duolog._posted import MESSAGE_BYTES, SEND_BYTES, Posted, Told
 from duolog._receipts import BatchReceipt, Part, Receipt
 from duolog._router import Router
@@ -116,7 +117,7 @@ class _Taken(NamedTuple):
     on_done: Told | None
 
 
-class Producer:
+class Producer(Owned):
     """Sends messages. Made by `Client.producer()`; safe to use from many tasks of one loop."""
 
     def __init__(
@@ -128,6 +129,7 @@ class Producer:
         options: SendOptions = CONFIRMED,
     ) -> None:
         """Not called by users."""
+        super().__init__()
         self._runtime = router.runtime
         self._topics = topics
         self._timeout = timeout
@@ -377,6 +379,7 @@ class Producer:
 
     def _check_thread(self) -> None:
         """Note whose thread it is. Raises RuntimeError where the producer's loop does not run."""
+        self.check_process()
         loop = self._batcher.running_loop()  # a system call: not for each message
         self._thread = get_ident()
         self._running = loop
@@ -520,7 +523,14 @@ class Producer:
 
     # -- end -----------------------------------------------------------------------------------
 
+    def note_fork(self) -> None:
+        """See Owned: what is posted is the parent's."""
+        super().note_fork()
+        self._thread, self._last = 0, NOWHERE  # the quick ways of `send` and `post` are closed
+        self._batcher.abandon()
+
     def _check_open(self) -> None:
+        self.check_process()
         if self._closed:
             raise producer_closed()
 
@@ -529,6 +539,7 @@ class Producer:
 
         Raises an unreported error of a posted message; a note says how many there are.
         """
+        self.check_process()
         await self._batcher.answered()
         self._batcher.raise_unasked()
 
@@ -537,6 +548,8 @@ class Producer:
 
         Raises an unreported error of a posted message.
         """
+        if self.forked:
+            return
         self._closed = True
         self._last = NOWHERE  # also of an open batch
         try:

@@ -11,6 +11,7 @@ from typing import TypeVar
 from duolog._background import Joint
 from duolog._connection import Connection
 from duolog._errors import DuologError, Unavailable, UnknownTopic
+from duolog._forks import Owned
 from duolog._runtime import MACHINE, Runtime
 from duolog.wire import duolog_pb2 as wire
 
@@ -19,10 +20,11 @@ FRESH_SECONDS = 30.0
 INCOMPLETE_SECONDS = 0.5  # while a group has no node with an address: it may have one soon
 
 
-class Router:
+class Router(Owned):
     """Connections by group."""
 
     def __init__(self, endpoints: tuple[str, ...], runtime: Runtime = MACHINE) -> None:
+        super().__init__()
         self.runtime = runtime
         self._seed = Connection(endpoints, runtime)
         self._connections: dict[str, Connection] = {}
@@ -38,6 +40,7 @@ class Router:
 
     async def groups(self, timeout: float) -> list[str]:
         """Names of the groups that can be reached, sorted. Raises Unavailable, Timeout."""
+        self.check_process()
         loop = asyncio.get_running_loop()
         if loop.time() >= self._fresh_until:
             deadline = loop.time() + timeout
@@ -175,6 +178,8 @@ class Router:
 
     async def close(self) -> None:
         """Close all connections."""
+        if self.forked:
+            return
         await self._asking.stop()
         for connection in {self._seed, *self._connections.values(), *self._slaves.values()}:
             await connection.close()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import grpc.aio
 
 from duolog._errors import BadRequest
+from duolog._forks import opening_grpc
 from duolog._login import Login
 from duolog._nodechannel import Channel
 
@@ -41,7 +42,8 @@ CHANNEL_OPTIONS = (
 
 
 def _dial(endpoint: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+    with opening_grpc():
+        return grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,7 @@ class Subscription:
 
     async def _stream(self) -> None:
         """One stream, until it ends. Raises Retryable where another one may do."""
+        await self._connection.settled()
         try:
             call = self._connection.messages.Subscribe()
         except grpc.aio.UsageError as failure:

@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from duolog._errors import BadRequest, DuologError, Unavailable
+from duolog._forks import opening_grpc
 from duolog._nodechannel import Channel
 from duolog._runtime import CHANNEL_OPTIONS, Runtime
 
@@ -145,7 +146,8 @@ def _dialling(credentials: grpc.ChannelCredentials, port: int) -> Callable[[str]
     def dial(endpoint: str) -> Channel:
         if port:
             endpoint = f"{endpoint.rpartition(':')[0]}:{port}"
-        return grpc.aio.secure_channel(endpoint, credentials, options=CHANNEL_OPTIONS)
+        with opening_grpc():
+            return grpc.aio.secure_channel(endpoint, credentials, options=CHANNEL_OPTIONS)
 
     return dial
 

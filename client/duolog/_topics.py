@@ -66,6 +66,7 @@ class TopicCache:
 
         create: to send to it; nodes that create topics on their first use do.
         """
+        self._router.check_process()
         loop = asyncio.get_running_loop()
         known = self._known.get(topic)
         if known is not None and loop.time() < known[0]:
@@ -194,6 +195,8 @@ class TopicCache:
 
     async def close(self) -> None:
         """Ask no more."""
+        if self._router.forked:
+            return
         await self._asking.stop()
 
 

@@ -166,6 +166,7 @@ class Transactions:
 
     async def start(self) -> None:
         """Listen for questions, where there is a checker. Raises Unavailable, Timeout."""
+        self._router.check_process()
         if self._checker is not None and not self._started:
             await self._listen_everywhere()
             self._started = True
@@ -173,6 +174,8 @@ class Transactions:
 
     async def close(self) -> None:
         """Finish decisions in flight (bounded), stop listening."""
+        if self._router.forked:
+            return
         await self._listening.stop()
         await self._answering.stop()
         self._listeners.clear()
@@ -315,6 +318,7 @@ class Transactions:
             await self._end_one(half, commit)
 
     async def _end_one(self, half: Half, commit: bool) -> None:
+        self._router.check_process()
         ending = self._endings.setdefault((half.replica_group, commit), _Ending())
         future = ending.add(half.offset, asyncio.get_running_loop().time() + self._timeout)
         if not ending.running:
@@ -440,6 +444,7 @@ class Transactions:
 
     async def _answer_all(self, connection: Connection, replica_group: str) -> None:
         request = wire.TransactionChecksRequest(group=self.group)
+        await connection.settled()
         call = connection.messages.TransactionChecks(request)
         try:
             while isinstance(check := await uncancelled(call.read()), wire.TransactionCheck):

@@ -24,6 +24,7 @@ from duolog._background import report
 from duolog._batcher import BUFFER_BYTES, Batcher, Buffering
 from duolog._consumer import Consumer as AsyncConsumer
 from duolog._errors import BadRequest, DuologError, Unavailable
+from duolog._forks import Owned
 from duolog._login import login_of
 from duolog._message import Batch, Message
 from duolog._posted import Posted as AsyncPosted
@@ -89,25 +90,15 @@ class _Thread:
         cls._running, cls._starting = None, threading.Lock()
 
 
-class _Loop:
+class _Loop(Owned):
     """A client's part of the event loop."""
 
-    living: ClassVar["weakref.WeakSet[_Loop]"] = weakref.WeakSet()
-
     def __init__(self) -> None:
+        super().__init__()
         running = _Thread.running()
         self.loop, self._thread = running.loop, running.thread
         self.batchers = running.batchers
         self.closed = False
-        self.forked = False  # in a child, which has none of its parent's threads
-        self.living.add(self)
-
-    def check_process(self) -> None:
-        if self.forked:
-            raise BadRequest(
-                "this client belongs to the process that this one was forked from: "
-                "make another one here"
-            )
 
     def start(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         if self.forked or self.closed:
@@ -146,15 +137,8 @@ class _Loop:
         self.closed = True
 
 
-def _forked() -> None:
-    """Reset a forked child: the parent's threads are gone, and any may have held a lock."""
-    _Thread.forget()
-    for loop in _Loop.living:
-        loop.forked = True
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):  # a child has no such thread, and any may have held a lock
+    os.register_at_fork(after_in_child=_Thread.forget)
 
 
 def _finish() -> None:

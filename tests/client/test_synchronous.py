@@ -63,8 +63,8 @@ def _refusals_in_a_child(client: duolog.sync.Client, producer: duolog.sync.Produ
     ):
         try:
             call()
-        except duolog.BadRequest as error:
-            wrong += "forked" not in str(error)
+        except duolog.WrongProcess as error:
+            wrong += "spawn" not in str(error)
         except BaseException:
             wrong += 1
         else:
