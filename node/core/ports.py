@@ -28,6 +28,9 @@ class Log(Protocol):
         If None, the caller answers first and then calls `pump_soon`.
         """
 
+    def put(self, batch: PutBatch) -> tuple[PutResult, Outcome | None]:
+        """Store a batch unless puts are refused; the future that its answer waits for, or None."""
+
     def put_singles(self, singles: Singles) -> tuple[SinglesResult, Outcome | None]:
         """Store messages that came at once, each of which is delivered by itself; the future that
         their answers wait for, or None.
