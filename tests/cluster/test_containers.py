@@ -159,7 +159,7 @@ def test_the_documented_commands_work(up: None, tmp_path: Path) -> None:
     bin_directory = ROOT / ".venv" / "bin"
     environment = {**os.environ, "PATH": f"{bin_directory}:{os.environ['PATH']}"}
     lines = console_lines(ROOT / "docs" / "cluster.md")
-    assert len(lines) == 14
+    assert len(lines) == 15
     for line in lines:
         if line.startswith("make chaos"):  # hours
             continue
