@@ -17,8 +17,8 @@ from duolog_server.node.deferred.transactionservice import (
     TransactionService,
 )
 from duolog_server.store.columns import Columns
-from duolog_server.store.errors import BadMessage
-from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.errors import BadMessage, StoreClosed
+from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.reader import EMPTY_TABLE, GetResult
 from duolog_server.store.status import PutMessageStatus
@@ -299,11 +299,13 @@ async def test_decisions_are_counted_by_topic_with_their_age(
     traffic = type(broker.core.traffic)
     monkeypatch.setattr(traffic, "finish", lambda _, *what: counted.append(what))
     prepare(broker, 2)
-    await broker.transactions.end([0], True, "g")
-    await broker.transactions.end([1], False, "g")
-    await broker.transactions.end([1], False, "g")
-    assert [what[:2] for what in counted] == [("T", True), ("T", False)]
-    assert all(0 <= what[2] < 60 for what in counted)
+    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] == 2)
+    await broker.transactions._known()
+    (stored_ms,) = {half.stored_ms for half in broker.transactions.pending()}
+    for origin, commit, age_ms in ((0, True, 5000), (1, False, -9), (1, False, 0)):
+        monkeypatch.setattr(broker.times, "store_ms", lambda age_ms=age_ms: stored_ms + age_ms)
+        await broker.transactions.end([origin], commit, "g")
+    assert counted == [("T", True, 5.0), ("T", False, 0.0)]
 
 
 async def test_nothing_is_decided_while_the_node_stores_nothing(
@@ -486,3 +488,311 @@ async def test_an_answer_that_does_not_know_yet_has_it_asked_again_after_the_int
 def _halves(service: TransactionService) -> halfmessages.HalfMessages:
     assert service.halves is not None
     return service.halves
+
+
+# -- a service that no node runs -------------------------------------------------------------------
+
+
+async def own_service(
+    broker: Broker, count: int, **options: int
+) -> tuple[TransactionService, halfmessages.HalfMessages]:
+    """One that does only what a test calls, and so many half messages."""
+    made = broker.transactions._options.model_copy(update=options)
+    service = TransactionService(broker.core, made)
+    end = prepare(broker, count)[-1] + 1
+    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] == end)
+    return service, await service._known()
+
+
+async def dispatched(broker: Broker) -> None:
+    """What is stored is readable."""
+    broker.log.pump_soon()
+    await until(lambda: broker.store.dispatcher.behind_bytes() == 0)
+
+
+class Producers:
+    """Asks nobody; says of each check, in turn, whether a producer took it. At the end: none."""
+
+    def __init__(self, *takes: bool) -> None:
+        self.takes = list(takes)
+        self.asked: list[int] = []
+
+    async def __call__(self, check: transactionservice.Check) -> bool:
+        self.asked.append(check.origin)
+        return self.takes.pop(0) if self.takes else False
+
+
+async def test_the_service_tells_what_it_knows_and_what_does_not_fit_together(
+    broker: Broker,
+) -> None:
+    service, halves = await own_service(broker, 2)
+    shown = (service.known, service.waiting, service.waiting_by_topic, service.status())
+    assert shown == (True, 2, {"T": 2}, {"half_messages_waiting": 2})
+    assert [half.origin for half in service.pending()] == [0, 1]
+    service._unnoted[1] = True
+    assert service.validate() == ""
+    service._unnoted[9] = True
+    wrong = "the half message at 9 is to be noted, and does not wait"
+    assert service.validate() == wrong
+    service._unnoted.clear()
+    service._ops.extend([(3, 0), (2, 0)])
+    assert service.validate() == "the note at 2 is known behind the one at 3"
+    service._ops.clear()
+    service._decisions.add(1, halfmessages.Decision(True, 5, "g"))
+    assert service.validate() == "half messages [1] wait, and are decided"
+    halves.by_topic["T"] = 7
+    assert "are counted by topic" in service.validate()
+    service.role_changed()
+    shown = (service.known, service.waiting, service.waiting_by_topic, service.status())
+    assert shown == (False, 0, {}, {"half_messages_waiting": 0})
+    assert (service.pending(), service.validate()) == ([], "")
+    service._ops.append((0, 0))
+    assert service.validate() == "decisions without half messages"
+    service._ops.clear()
+    service._unnoted[0] = False
+    assert service.validate() == "decisions without half messages"
+
+
+async def test_a_change_of_the_master_ends_what_the_last_mastership_began(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list of decisions that is half done is not continued with the state of another one."""
+    monkeypatch.setattr(transactionservice, "READ", 1)
+    service, _ = await own_service(broker, 3)
+    for begin in (lambda: service.end([0, 1, 2], True, "g"), service._known):
+        call = asyncio.ensure_future(begin())  # type: ignore[operator]
+        await asyncio.sleep(0)
+        assert not call.done()
+        service.role_changed()
+        with pytest.raises(duolog.Unavailable, match="the master changed"):
+            await call
+        assert not service.known
+        assert service._decisions.get(0) is None, "another master may have undone it"
+    await dispatched(broker)
+    assert sorted(await service._known()) == [1, 2], "the log has the first decision"
+    found = broker.store.get("T", 0, QueueOffset(0))
+    assert [body for _, body, _ in found.rows()] == [b"0"]
+
+
+async def test_half_messages_are_known_wholly_or_not_at_all(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the decisions, those that were made would be taken for undecided."""
+    service, _ = await own_service(broker, 2)
+    await service.end([0], True, "g")
+    await dispatched(broker)
+    service.role_changed()
+    get = broker.store.get
+
+    def unreadable(topic: str, *where: Any) -> GetResult:
+        if topic == OP_TOPIC:
+            raise StoreClosed
+        return get(topic, *where)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.store, "get", unreadable)
+        with pytest.raises(StoreClosed):
+            await service._known()
+    assert not service.known
+    assert sorted(await service._known()) == [1]
+
+
+async def test_a_check_that_a_producer_took_is_counted_and_the_next_master_knows(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[int, bool]] = []  # to the replicas, and whether somebody waits
+    monkeypatch.setattr(
+        broker.log, "settle", lambda end, no_wait=False: sent.append((end, no_wait))
+    )
+    service, halves = await own_service(broker, 1, check_interval_ms=50_000, check_max=2)
+    nobody, producers = Producers(), Producers(True, True)
+    service.askers += [nobody, producers]
+    for checks in (1, 2):
+        now = broker.times.mono_ms()
+        assert await service._check(halves, service.pending()[0])
+        (half,) = service.pending()
+        assert (half.origin, half.offset, half.checks) == (0, checks, checks)
+        assert now + 50_000 <= half.check_ms <= broker.times.mono_ms() + 50_000
+        assert service.validate() == ""
+        assert sent[-1] == (broker.store.max_offset, True)
+        await dispatched(broker)
+    assert nobody.asked == producers.asked == [0, 0]
+    service.role_changed()
+    halves = await service._known()
+    (half,) = service.pending()
+    assert (half.origin, half.offset, half.checks) == (0, 2, 2)
+    assert half.stored_ms == broker.core.positions.store_time(HALF_TOPIC, 0, 0)
+    assert (await service.find(0)) == service._record(2)
+    assert await service._check(halves, half), "it is given up"
+    assert (nobody.asked, service.waiting) == ([0, 0], 0)
+    await dispatched(broker)
+    given_up = broker.store.get(transactionservice.DISCARD_TOPIC, 0, QueueOffset(0))
+    assert [body for _, body, _ in given_up.rows()] == [b"0"]
+    monkeypatch.undo()
+    with pytest.raises(duolog.NoSuchMessage, match="given up"):
+        await service.end([0], True, "g")
+    await service.end([0], False, "g")
+
+
+async def test_a_group_is_asked_until_it_takes_nothing_and_by_one_task(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactionservice, "GROUPS_AT_ONCE", 1)
+    service, halves = await own_service(broker, 3, timeout_ms=0)
+    prepare(broker, 1, "h")
+    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] == 4)
+    await service._known()
+    producers = Producers(True, False)
+    gate, asked = asyncio.Event(), asyncio.Event()
+
+    async def slow(check: transactionservice.Check) -> bool:
+        asked.set()
+        await gate.wait()
+        return await producers(check)
+
+    service.askers.append(slow)
+    async with asyncio.TaskGroup() as tasks:
+        await service._check_due(halves, tasks)
+        await asked.wait()
+        assert list(service._asking) == ["g"]
+        await service._check_due(halves, tasks)
+        assert list(service._asking) == ["g"], "h waits for its turn"
+        gate.set()
+    assert (producers.asked, service._asking) == ([0, 1], {}), "2 is not asked about"
+    async with asyncio.TaskGroup() as tasks:
+        await service._check_due(halves, tasks)
+    assert producers.asked == [0, 1, 3], "g is left alone for a moment"
+    assert service.validate() == ""
+
+
+async def test_a_check_that_cannot_be_stored_is_made_again_after_the_interval(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, halves = await own_service(broker, 1, check_interval_ms=50_000, timeout_ms=0)
+    service.askers.append(Producers(True))
+    (half,) = halves.due(broker.times.mono_ms(), 10)
+    service._turns.add(half)
+    assert service._turns.next("g", broker.times.mono_ms(), halves.waits) is half
+    refused = PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, "full")
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.log, "write", lambda batch: refused)
+        assert not await service._check(halves, half)
+    assert service.pending() == [half]
+    assert (half.checks, half.offset) == (0, 0)
+    assert half.check_ms > broker.times.mono_ms() + 40_000
+    assert not service._turns.answered(half), "it is not asked about any more"
+    assert service.validate() == ""
+
+
+async def test_a_half_message_that_is_decided_while_it_is_asked_about_is_not_stored_again(
+    broker: Broker,
+) -> None:
+    service, halves = await own_service(broker, 2)
+
+    async def decides(check: transactionservice.Check) -> bool:
+        await service.end([check.origin], True, "g")
+        return True
+
+    service.askers.append(decides)
+    first, second = service.pending()
+    assert await service._check(halves, first)
+    assert await service._check(halves, first), "it was decided before"
+    await dispatched(broker)
+    assert service.pending() == [second]
+    assert broker.store.queue_range(HALF_TOPIC, 0)[1] == 2
+    assert broker.store.queue_range("T", 0)[1] == 1
+
+
+async def test_a_half_message_that_was_deleted_is_asked_about_no_more(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, halves = await own_service(broker, 1)
+    monkeypatch.setattr(broker.store, "record_at", lambda *where: None)
+    assert await service._check(halves, service.pending()[0])
+    assert (service.waiting, service.validate()) == (0, "")
+
+
+@pytest.mark.parametrize("how", ["check", "commit", "rollback"])
+async def test_a_commit_whose_note_was_refused_is_noted_before_anything_else_is_done(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Its producer is not asked, and it is not stored again."""
+    service, halves = await own_service(broker, 2)
+    service.askers.append(producers := Producers(True, True))
+    first, second = service.pending()
+    write = broker.log.write
+    refused = PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, "full")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            broker.log, "write", lambda put: refused if put.topic == OP_TOPIC else write(put)
+        )
+        with pytest.raises(duolog.Unavailable, match="full"):
+            await service.end([0], True, "g")
+    assert (service.pending(), service.validate()) == ([first, second], "")
+    if how == "check":
+        assert await service._check(halves, first)
+        assert producers.asked == []
+    elif how == "commit":
+        await service.end([0], True, "g")
+    else:
+        with pytest.raises(duolog.NoSuchMessage, match="was committed"):
+            await service.end([0], False, "g")
+    await dispatched(broker)
+    assert (service.pending(), service.validate()) == ([second], "")
+    assert broker.store.queue_range("T", 0)[1] == 1
+
+
+async def test_checks_and_progress_wait_until_the_node_may_store(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then it may lack what the last master decided."""
+    monkeypatch.setattr(transactionservice, "TICK_SECONDS", 0.0)
+    monkeypatch.setattr(transactionservice, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(broker.transactions, "_save", lambda halves: None)
+    service, _ = await own_service(broker, 2, timeout_ms=0)
+    service.role_changed()
+    service.askers.append(producers := Producers())
+    may_store = False
+    monkeypatch.setattr(broker.admission, "may_store", lambda: may_store)
+    running = asyncio.create_task(service.run())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (service.known, producers.asked, running.done()) == (False, [], False)
+    may_store = True
+    await until(lambda: producers.asked)
+    await until(lambda: broker.metadata.tables.committed(GROUP, HALF_TOPIC, 0) == 0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert service._asking == {}
+
+
+async def test_a_node_that_is_not_the_master_decides_nothing(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, _ = await own_service(broker, 1)
+
+    def slave() -> None:
+        raise duolog.NotMaster("a slave", "", 0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.admission, "check_current", slave)
+        with pytest.raises(duolog.NotMaster):
+            await service.end([0], True, "g")
+    assert service.waiting == 1
+
+
+async def test_a_half_message_is_as_old_as_its_topic_or_younger(broker: Broker) -> None:
+    service, halves = await own_service(broker, 1)
+    (half,) = service.pending()
+    record = service._record(0)
+    for birth, dropped in ((record.physical_offset, False), (record.physical_offset + 1, True)):
+        broker.metadata.births.topics["T"] = birth
+        assert service.is_too_old(half) == dropped
+        assert service._dropped(halves, half, record) == dropped
+        assert halves.waits(0) != dropped
+
+
+def test_offsets_are_stretches_of_consecutive_ones() -> None:
+    found = transactionservice._stretches([1, 2, 3, 7, 9, 10])
+    assert found == [(1, 3), (7, 1), (9, 2)]
+    assert transactionservice._stretches([]) == []

@@ -351,6 +351,84 @@ async def test_long_delayed_messages_are_stored_again_before_retention_deletes_t
     assert await world.found() == [b"60", b"61"]
 
 
+async def test_what_cannot_be_stored_again_waits_where_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.put(60)
+    timers = await world.delays._opened()
+    write, refused = world.broker.log.write, PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            world.broker.log,
+            "write",
+            lambda put: refused if put.topic == TIMER_TOPIC else write(put),
+        )
+        await world.delays._roll(timers, WallMs(world.began + 59 * HOUR_MS))
+    await world.dispatched()
+    assert (timers.low, world.delays.waiting, world.done()) == (0, 1, 0)
+
+
+async def test_the_service_tells_what_does_not_fit_together(world: World) -> None:
+    await world.put(1, 2)
+    delays, timers = world.delays, await world.delays._opened()
+    assert (delays.validate(), delays.status()) == ("", {"timers_waiting": 2})
+    delays._done_records.extend([(3, 0), (2, 0)])
+    assert delays.validate() == "the note at 2 is known behind the one at 3"
+    delays._done_records.clear()
+    delays._noted = (1, 0)
+    assert delays.validate() == "timer 0 may wait, noted is 1"
+    timers.count = 5
+    assert delays.validate() == "timers: 2 wait, counted as 5"
+    delays.role_changed()
+    assert (delays.validate(), delays.status()) == ("", {"timers_waiting": 0})
+    delays._done_records.append((0, 0))
+    assert delays.validate() == "notes without timers"
+
+
+async def test_nothing_is_delivered_before_the_node_may_store(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then it may lack what the last master delivered. Its progress is recorded later."""
+    monkeypatch.setattr(delayservice, "TICK_SECONDS", 0.002)
+    monkeypatch.setattr(delayservice, "NOTE_SECONDS", 0.1)
+    await world.put(1, -1)
+    world.later = 2 * HOUR_MS + 60_000
+    answers: list[bool] = []
+    may_store = False
+
+    def asked() -> bool:
+        answers.append(may_store)
+        return may_store
+
+    monkeypatch.setattr(world.broker.admission, "may_store", asked)
+    running = asyncio.create_task(world.delays.run())
+    await until(lambda: len(answers) > 20)
+    assert (world.delays.known, running.done()) == (False, False)
+    assert await world.found() == []
+    may_store = True
+    tables = world.broker.metadata.tables
+    await until(lambda: tables.timers[0] == 1 and tables.delay_offsets.get(LEVEL) == 1)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await world.dispatched()
+    assert sorted(await world.found()) == [b"-1", b"1"]
+
+
+async def test_timed_messages_are_counted_by_their_topics(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that wait for a level are not."""
+    counted: list[tuple[str, int]] = []
+    traffic = world.broker.core.traffic
+    monkeypatch.setattr(type(traffic.timed), "add", lambda _, *what: counted.append(what))
+    batch = PutBatch("T", 0, Columns.of([b"x"]), 1)
+    now = WallMs(world.began)
+    world.delays.count("T", world.delays.at_time(batch, now + 9, now), 3)
+    world.delays.count("T", world.delays.at_level(batch, 1), 2)
+    world.delays.count("T", batch, 2)
+    assert counted == [("T", 3)]
+
+
 # -- recall ----------------------------------------------------------------------------------------
 
 
