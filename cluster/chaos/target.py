@@ -70,7 +70,7 @@ class Target(Protocol):
         """Let a node's disk take nothing, not even what it has begun."""
 
     def free_hung_disk(self, node: str) -> None:
-        """Let it go on."""
+        """Let it take writes again."""
 
     def join(self) -> str:
         """Start one more node, which `nodes` has from then on; its name."""
