@@ -125,15 +125,18 @@ def path_of(start: int) -> str:
 
 @contextlib.contextmanager
 def held(directory: Path) -> Iterator[bool]:
-    """Keep nodes from starting with a store; False where one has it open. Raises OSError."""
+    """Keep nodes from starting with a store; False where one has it open. Raises OSError.
+
+    Backups share the lock, and it needs no file system that can be written.
+    """
     try:
-        descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+        descriptor = os.open(directory / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         yield True
         return
     try:
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
         except (BlockingIOError, PermissionError):
             yield False
         else:
@@ -468,7 +471,11 @@ def first_after(directory: Path, manifest: Manifest, time_ms: int) -> int:
 def copy(source: Path, target: Path, size: int) -> None:
     """Copy the first bytes of a file. Raises OSError, BadBackup if there are fewer."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-    with source.open("rb") as read, open(os.open(target, flags, 0o600), "wb") as written:
+    with (
+        _blamed(source, target),
+        source.open("rb") as read,
+        open(os.open(target, flags, 0o600), "wb") as written,
+    ):
         done = 0
         while done < size:
             count = os.sendfile(written.fileno(), read.fileno(), done, size - done)
@@ -487,9 +494,23 @@ def synced(path: Path) -> None:
     """Make a file, or the names in a directory, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with _blamed(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _blamed(path: Path, target: Path | None = None) -> Iterator[None]:
+    """Have errors of open files name the file, or source and target of a copy."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+            if target is not None:
+                error.filename2 = str(target)
+        raise
 
 
 @contextlib.contextmanager
@@ -497,7 +518,8 @@ def _named(path: Path) -> Iterator[Path]:
     """Give a file its name once it is whole and on disk."""
     part = path.with_name(path.name + PART)
     part.unlink(missing_ok=True)  # perhaps a link to a file of the store
-    yield part
+    with _blamed(part):
+        yield part
     synced(part)
     part.replace(path)
 

@@ -64,12 +64,15 @@ def _open(
 
 def guarded(work: Callable[[], T], hint: str = "duolog store check DIR") -> T:
     """What some work on a directory returns; its error ends the command. hint: what to try."""
+    from duolog_server.store.disk import no_room
     from duolog_server.store.errors import StoreError
 
     try:
         return work()
-    except (StoreError, OSError) as error:
+    except StoreError as error:
         output.fail(str(error), hint)
+    except OSError as error:
+        output.fail(str(error), "make room, and repeat the command" if no_room(error) else hint)
 
 
 @prints(app)

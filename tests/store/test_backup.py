@@ -1,5 +1,6 @@
 """Backups of a store, and what is restored from them."""
 
+import errno
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import pytest
 
 from duolog_server.store import backup as backups
 from duolog_server.store.backup import Wanted, backup, verify
+from duolog_server.store.copied import LOCK
 from duolog_server.store.errors import BadBackup, StoreLocked
 from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.metadata import SYSTEM_TOPIC, Metadata, TopicConfig
@@ -179,6 +181,62 @@ def test_a_backup_is_never_changed_and_never_mixed(stored: Stored, tmp_path: Pat
         backup(stored.where, tmp_path / "mine", stored.running)
     with backups.alone(tmp_path / "b"), pytest.raises(StoreLocked):
         backup(stored.where, tmp_path / "b", stored.running)
+
+
+def in_child(works: Callable[[], bool]) -> bool:
+    """What a child process finds: locks of one process do not exclude each other."""
+    child = os.fork()
+    if not child:
+        found = 2
+        try:
+            found = int(works())
+        finally:
+            os._exit(found)
+    found = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert found in (0, 1)
+    return bool(found)
+
+
+def test_backups_share_a_stopped_store_and_no_node_starts_meanwhile(
+    stored: Stored, tmp_path: Path
+) -> None:
+    def starts() -> bool:
+        try:
+            OsDisk(stored.where).lock(LOCK)
+        except StoreLocked:
+            return False
+        return True
+
+    def held() -> bool:
+        with backups.held(stored.where) as stopped:
+            return stopped
+
+    stored.store.shutdown()
+    (stored.where / LOCK).touch()
+    assert in_child(starts)
+    with backups.held(stored.where) as stopped:
+        assert stopped
+        assert in_child(held)
+        assert not in_child(starts)
+
+
+def test_a_disk_that_is_full_is_named(
+    stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup(stored.where, tmp_path / "whole", stored.running)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for name, works in (
+        ("sendfile", lambda: backup(stored.where, tmp_path / "b", stored.running)),
+        ("sendfile", lambda: restore(tmp_path / "whole", tmp_path / "r", None, NOW)),
+        ("fsync", lambda: backup(stored.where, tmp_path / "b", stored.running)),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, full)
+            with pytest.raises(OSError, match=rf"No space left on device.*{tmp_path}/[br]/"):
+                works()
 
 
 def test_an_offset_of_another_node_is_refused(stored: Stored, tmp_path: Path) -> None:
