@@ -201,7 +201,8 @@ class OsDisk:
         except OSError as error:
             if no_room(error):  # of an XFS that is full: it allocates inodes as they are needed
                 return
-            raise BadStoreDirectory(str(self.root), f"not writable ({error.strerror})") from error
+            where = str(error.filename or self.root)
+            raise BadStoreDirectory(where, f"not writable ({error.strerror})") from error
 
     def _path(self, path: str) -> str:
         # Names are checked where they enter; this is the last check before the file system.

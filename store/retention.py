@@ -160,7 +160,9 @@ class Retention:
     @property
     def full_reason(self) -> str:
         """Which directory has no room, and how full its file system is."""
-        return f"the file system of {self.fullest} is {self.ratio:.0%} full"
+        full = f"the file system of {self.fullest} is {self.ratio:.0%} full"
+        unfit = self.ratio <= self.options.disk_space_warning_level_ratio / 100
+        return f"{full}, and a new file did not fit" if unfit else full
 
     @property
     def forced_limit(self) -> float:

@@ -205,3 +205,9 @@ def test_the_fullest_file_system_counts_and_the_logs_own_files(
         assert disk.used_bytes() == (70 * 4096, 8192)
         free[own] = 20
         assert (disk.used_ratio(), disk.fullest()) == (0.8, "index")
+
+
+def test_a_part_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "allocating").write_text("")
+    with pytest.raises(BadStoreDirectory, match=f"^{tmp_path}/allocating: not writable"):
+        OsDisk(tmp_path)

@@ -231,6 +231,14 @@ def test_used_bytes_equal_the_size_of_the_directory(tmp_path: Path) -> None:
     assert used >= own
 
 
+def test_a_file_that_did_not_fit_is_no_full_disk(tmp_path: Path) -> None:
+    store = filled(tmp_path, ratio=0.02)
+    clean(store, 1)
+    store.flags.set(RunningFlags.DISK_FULL)  # as queues and index do
+    reason = put(store, [b"x"]).reason
+    assert reason.endswith("(the file system of commitlog is 2% full, and a new file did not fit)")
+
+
 def test_over_90_percent_puts_are_refused_until_it_falls(tmp_path: Path) -> None:
     store = filled(tmp_path, ratio=0.91, clean_file_forcibly_enable=False)
     told: list[str] = []
