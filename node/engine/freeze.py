@@ -1,7 +1,8 @@
 """A freeze: for a while a master stores nothing, so that a slave of RocketMQ gets all of its log.
 
-Rules: nothing is stored from its beginning on, by clients or by the node; it ends by itself. A
-slave has all tables once it asked for each of them after that: they change no more.
+Rules: nothing is stored from its beginning on, by clients or by the node; it ends by itself, and
+once the node follows another master. A slave has all tables once it asked for each of them after it
+began: they change no more.
 """
 
 import asyncio

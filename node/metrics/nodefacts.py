@@ -142,6 +142,7 @@ class NodeFacts:
         node.add("duolog_refused_records", status.refused_records)
         node.add("duolog_fenced", bool(status.fence_reason))
         node.add("duolog_disk_full", "DISK_FULL" in status.flags)
+        node.add("duolog_frozen", bool(broker.freeze.reason))
         writable = not broker.admission.refuses()
         node.add("duolog_writable", writable)
         readable = broker.store.flags.readable and not status.fence_reason

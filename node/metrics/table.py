@@ -223,6 +223,7 @@ DUOLOG = (
     _own("damaged_ranges", "Ranges of the commit log that cannot be read."),
     _own("refused_records", "Records that got no queue entry because entries before it lack."),
     _own("writable", "1 if the node stores messages now."),
+    _own("frozen", "1 while `duolog migrate rollback --freeze` keeps the node from storing."),
     _own("fenced", "1 after an error of the disk or a bug: the node stores nothing more."),
     _own("disk_full", "1 while puts are refused because the disk is too full."),
     _own("disk_free_bytes", "Free space of the fullest file system of the store.", "bytes"),

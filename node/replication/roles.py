@@ -312,6 +312,7 @@ class Replication:
         listener: notified of what only an election can act on.
         """
         assert self.slave is not None, "only a slave follows"
+        self._log.freeze.end()  # its log is no longer the one that the old broker was to copy
         upstream = Upstream(address, self._credentials, self.options.reconnect_interval / 1000)
         adopt = self._tables.adopt_snapshot
         self.follower = ReplicationClient(self._log, self.slave, upstream, adopt, listener)

@@ -28,7 +28,7 @@ def of_replication(seen: Seen, where: str, node: NodeStatus, drained: bool) -> I
             "puts-refused",
             where,
             f"it is the master and refuses puts: {part.refusal}",
-            "do what the reason says: start the missing replicas, or free disk space",
+            "do what the reason says: start the missing replicas, free disk space, or end a freeze",
             "too-few-in-sync",
         )
     yield from _following(where, node, masters, drained)

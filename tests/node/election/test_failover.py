@@ -173,6 +173,21 @@ async def test_a_producer_follows_a_planned_switch_and_stores_once(voters: Voter
     await until(lambda: len({log_bytes(node) for node in voters.nodes.values()}) == 1)
 
 
+async def test_a_freeze_does_not_outlive_another_mastership(voters: Voters) -> None:
+    await voters.start_all()
+    first = name_of(voters.the_leader())
+    other = next(name for name in "abc" if name != first)
+    async with voters.client() as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        await client.admin.freeze(600)
+        for name in (other, first):
+            await client.admin.failover(name)
+            await until(lambda name=name: voters.leader is voters.nodes[name])  # type: ignore[misc]
+            await voters.whole()
+        assert not (await client.admin.freeze()).frozen
+        assert (await producer.send("T", b"x")).queue_offset == 0
+
+
 async def test_a_switch_to_a_named_node_and_to_one_that_is_not_there(voters: Voters) -> None:
     await voters.start_all()
     target = next(name for name in "abc" if name != name_of(voters.the_leader()))
