@@ -20,6 +20,8 @@ IDLE = {
     "duolog_certificate_expiry_timestamp_seconds": "8000000",
     "duolog_fenced": "0",
     "duolog_disk_full": "0",
+    "duolog_frozen": "0",
+    "duolog_locked_out_logins_total": "3",
     "duolog_disk_used_bytes": "300",
     "duolog_disk_free_bytes": "700",
     "duolog_damaged_ranges": "0",
