@@ -3,7 +3,7 @@
 DuologError
 ├── Retryable                 the same call may work later
 │   ├── Unavailable           no endpoint could be reached, or the connection broke
-│   ├── Timeout               the deadline of the call passed; see the class
+│   ├── Timeout               the deadline of the call passed; also a TimeoutError of Python's
 │   ├── NotMaster             the node does not take writes now
 │   ├── Busy                  the node has no room or is held up
 │   │   └── Throttled         a quota is used up for now
@@ -46,7 +46,7 @@ class Unavailable(Retryable):
     """No endpoint could be reached, or the connection broke."""
 
 
-class Timeout(Retryable):
+class Timeout(Retryable, TimeoutError):
     """The deadline passed without an answer; the call may have run, and may be made again.
 
     Of a send: nothing was stored, it did not go out in time (ResultUnknown if it may have been).

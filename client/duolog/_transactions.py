@@ -329,6 +329,8 @@ class Transactions:
         try:
             async with asyncio.timeout(self._timeout + LATE_SECONDS):
                 await future
+        except DuologError:  # its Timeout is a TimeoutError
+            raise
         except TimeoutError:
             raise ending.give_up(future, self._timeout) from None
 

@@ -18,6 +18,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import duolog
+
 from duolog_server.chaos import report
 from duolog_server.chaos.processes import ProcessTarget
 from duolog_server.chaos.run import Result, Run
@@ -136,6 +138,8 @@ def main(words: list[str] | None = None) -> int:
         result = asyncio.run(run.carry_out())
         if not result.passed:
             target.collect(out)
+    except duolog.DuologError:  # its Timeout is an OSError
+        raise
     except (Unsupported, OSError) as error:
         print(f"error: no fault was injected: {error}", file=sys.stderr)
         return 2

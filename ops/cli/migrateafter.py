@@ -192,6 +192,8 @@ def rollback(
     Without --freeze and --thaw, changes nothing. Exit status 2 where the old broker lacks
     something.
     """
+    from duolog import DuologError
+
     from duolog_server.compat.migration.rocketmqbroker import OldBroker
     from duolog_server.compat.remoting.calling import CallRefused
 
@@ -208,6 +210,8 @@ def rollback(
                 output.say("the node stores nothing: waiting until the old broker has everything")
                 return await _frozen(client, old, freeze)
             return await _way_back(client, old, 0 if thaw else None)
+        except DuologError:  # its Timeout is an OSError
+            raise
         except (CallRefused, OSError) as error:
             usual = "starting the old broker as a slave first"
             output.fail(str(error) or type(error).__name__, hint_for(error, usual))

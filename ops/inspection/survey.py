@@ -31,6 +31,8 @@ async def examine(client: Client, named: Iterable[str], timeout: float) -> list[
         await asyncio.sleep(AGAIN_SECONDS)
         async with asyncio.timeout(timeout):
             return second_look(first, diagnose(await look(client, named)))
+    except DuologError:  # a TooSlow is a TimeoutError
+        raise
     except TimeoutError:
         raise TooSlow(f"the nodes did not answer within {timeout} s") from None
 

@@ -105,6 +105,9 @@ class Logins:
                 await _prove(client)
                 generation = (await client.access.who_am_i()).generation
             return await self._viewers.sessions.add(user, client, generation)
+        except DuologError:  # its Timeout is a TimeoutError
+            await client.close()
+            raise
         except TimeoutError:
             await client.close()
             told = "the nodes do not answer, or too many users log in at once: try again"

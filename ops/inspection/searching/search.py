@@ -14,7 +14,7 @@ from math import inf
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from duolog import Batch, Client, Message, QueueStats, Throttled, UnknownTopic
+from duolog import Batch, Client, DuologError, Message, QueueStats, Throttled, UnknownTopic
 from duolog._background import together
 from duolog.wire import duolog_pb2 as wire
 
@@ -161,6 +161,8 @@ class Search(Generic[T]):
                     self._note(queues)
             whole = self.progress.scanned >= self.progress.total and not self._more
             end = End.WHOLE if whole else End.ENOUGH
+        except DuologError:  # its Timeout is a TimeoutError
+            raise
         except TimeoutError:
             end = End.LATE
         except asyncio.CancelledError:
