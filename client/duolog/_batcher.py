@@ -19,7 +19,7 @@ from typing import Any
 
 from duolog._background import Background, without_frames
 from duolog._columns import pack
-from duolog._errors import BadRequest, BufferFull, MessageTooLarge
+from duolog._errors import BadRequest, BufferFull, MessageTooLarge, Unavailable
 from duolog._posted import (
     ALL,
     MESSAGE_BYTES,
@@ -306,10 +306,28 @@ class Batcher:
                 f"{used} bytes are not answered yet; buffer_bytes is {self.buffer_bytes}"
             )
 
-    def hold(self, filling: Filling, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Hold a filling for some work, until `leave`."""
+    def hold(
+        self,
+        filling: Filling,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        given_up: Callable[[], None],
+    ) -> None:
+        """Hold a filling for some work, until `leave`. given_up: called if that is cancelled."""
         self._run(filling)
-        self._call(lambda: self._closed or self._draining.start(work()))
+
+        def begin() -> None:
+            if self._closed:
+                return
+            task = self._draining.start(work())
+
+            def ended(_: object) -> None:
+                if task.cancelled() and not self._closed:
+                    given_up()
+                    self._fail_left(filling, task)
+
+            task.add_done_callback(ended)
+
+        self._call(begin)
 
     def put_elsewhere(self, filling: Filling, posting: Posting, place: int) -> Posted:
         """Add a message of a held filling to another one. The lock is held."""
@@ -361,7 +379,24 @@ class Batcher:
     def _begin(self, filling: Filling) -> None:
         """Drain it in the background."""
         if not self._closed:
-            self._draining.start(self._drain(filling))
+            drain = self._draining.start(self._drain(filling))
+            drain.add_done_callback(lambda _: self._fail_left(filling, drain))
+
+    def _fail_left(self, filling: Filling, sender: "asyncio.Task[None]") -> None:
+        """Fail what waits for a task that something else cancelled; the next message has another.
+
+        None is started here: who cancels all tasks of a loop is about to end it, most often.
+        """
+        if not sender.cancelled() or self._closed:
+            return
+        with self.lock:
+            self._shut(filling)
+            waiting = list(filling.waiting)
+            filling.waiting.clear()
+        self._rests(filling)
+        for posting in waiting:
+            posting.failed(Unavailable(f"{filling.topic}: not sent: its task was cancelled"))
+            self._is_over(filling, posting)
 
     async def _drain(self, filling: Filling) -> None:
         """Send what waits, batch after batch, until nothing is left, or others see to it."""
@@ -373,7 +408,13 @@ class Batcher:
                 if posting is filling.open:
                     self._shut(filling)
             posting.expire(asyncio.get_running_loop().time(), filling.topic)
-            await self._send(filling, posting)
+            try:
+                await self._send(filling, posting)
+            except asyncio.CancelledError:
+                if not self._closed:  # by another than `close`
+                    posting.cancelled(filling.topic)
+                    self._is_over(filling, posting)
+                raise
             self._is_over(filling, posting)
 
     def _hurry(self) -> None:

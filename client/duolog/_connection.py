@@ -145,7 +145,7 @@ class Connection(Owned):
     def _over_grpc(self) -> GrpcChannel:
         if self._grpc is None:
             self._grpc = GrpcChannel(self.runtime.open(self.endpoint))
-            if self._following is None:
+            if self._following is None or self._following.done():  # by a framework, say
                 self._learn_soon()
         return self._grpc
 
@@ -229,6 +229,8 @@ class Connection(Owned):
         if not self._speaks_frames or (frames is not None and frames.error is None):
             return
         self._over_grpc()
+        if self._following is not None and self._following.done():
+            self._learn_soon()
         if not self._tried.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(seconds, GATE_SECONDS)):

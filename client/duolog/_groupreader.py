@@ -11,7 +11,14 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 
 from duolog._background import Background
-from duolog._errors import BadRequest, DuologError, Retryable, StaleMember, UnknownTopic
+from duolog._errors import (
+    BadRequest,
+    DuologError,
+    Retryable,
+    StaleMember,
+    Unavailable,
+    UnknownTopic,
+)
 from duolog._membership import Consumption, Membership, Queue
 from duolog._message import RETRY_PREFIX, Batch, Message
 from duolog._prefetch import Prefetch
@@ -88,7 +95,15 @@ class GroupReader:
         if not self._positions:  # all are read by others, or a new master hears them first
             await self._known([(topic, 0) for topic in self._membership.topics])
         for work in (self._heartbeats, self._commits, self._subscribe):
-            self._background.start(self._keep(work))
+            self._background.start(self._keep(work)).add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """A task that something else cancelled reads no more: `get` must not wait for it."""
+        if task.cancelled() and not self._left:
+            self._error = Unavailable(
+                "a task of the consumer was cancelled by the program: make another consumer"
+            )
+            self._arrived.set()
 
     async def _keep(self, loop: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -116,8 +116,8 @@ class AppendStream:
         self.error: DuologError | None = None
         # grpc.aio ends the whole call with a write that is cancelled: none of a caller's ever is.
         self._background = Background(self._died)
-        self._background.start(self._write())
-        self._background.start(self._read())
+        for work in (self._write(), self._read()):
+            self._background.start(work).add_done_callback(self._ended)
 
     @property
     def busy(self) -> bool:
@@ -173,6 +173,11 @@ class AppendStream:
             self._fail(Unavailable(f"the append stream ended: {code.name} {details}"))
         except BROKEN as failure:
             self._fail(failure)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """A task that something else cancelled, as a framework does with all tasks, ends both."""
+        if task.cancelled():
+            self._fail(Unavailable("a task of the append stream was cancelled"))
 
     def _died(self, error: Exception) -> None:
         """A fault of ours: fail the calls, whose answers are no longer read."""

@@ -159,10 +159,17 @@ class Posting:
 
     def closed(self) -> None:
         """The producer is closed: nobody waits for the answer of what was sent."""
+        self._given_up("the producer was closed")
+
+    def cancelled(self, topic: str) -> None:
+        """Something cancelled the task that waits for the answer."""
+        self._given_up(f"{topic}: the task that sent the messages was cancelled")
+
+    def _given_up(self, why: str) -> None:
         first, end, unconfirmed = self.trying
         if end - first < len(self.bodies if self._went is None else self._went):
             unconfirmed = Unconfirmed()  # of a part of it: one error serves all
-        self.failed(unconfirmed.error("the producer was closed"))
+        self.failed(unconfirmed.error(why))
 
     def fail_some(self, errors: dict[int, Exception]) -> None:
         """Fail some of them, by place; the others continue."""

@@ -126,8 +126,18 @@ class Unrouted:
             if new:
                 waiting.filling.running = 0
                 self._waiting[topic] = waiting
-                batcher.hold(waiting.filling, lambda: self._route(waiting))
+                batcher.hold(
+                    waiting.filling,
+                    lambda: self._route(waiting),
+                    lambda: self._forget(topic, waiting),
+                )
         return handle
+
+    def _forget(self, topic: str, waiting: _Waiting) -> None:
+        """What comes now does not wait behind messages that nothing routes."""
+        with self._batcher.lock:
+            if self._waiting.get(topic) is waiting:
+                del self._waiting[topic]
 
     async def _route(self, waiting: _Waiting) -> None:
         """Find the queues, and put the messages there."""
