@@ -196,8 +196,7 @@ class FramesChannel(asyncio.BufferedProtocol):
             int, tuple[bytes, ...]
         ] = {}  # appends that the transport does not take yet
         self._paused = False
-        self._may_write = asyncio.Event()
-        self._may_write.set()
+        self._may_write = asyncio.Event()  # after a pause
         self._last = 0  # number of a call
         self._due = inf  # when deadlines are checked
         self._timer: asyncio.TimerHandle | None = None
@@ -238,14 +237,17 @@ class FramesChannel(asyncio.BufferedProtocol):
 
     def _appended(self, found: Frame) -> None:
         self._busy_poll.came()
-        waiting = self._appends.pop(found.call, None)
+        waiting = self._appends.get(found.call)
         if waiting is None or waiting[1].done():
             return  # given up
         try:
             reply = wire.AppendReply.FromString(bytes(found.payload))
         except DecodeError as error:
             raise FrameError(f"a reply cannot be read: {error}") from None
+        del self._appends[found.call]  # not before: the end of the connection fails what is left
         waiting[1].set_result(reply)
+        if self.error is not None:
+            self._close_if_unused()
 
     def _handle(self, found: Frame) -> None:
         kind = found.kind
@@ -341,7 +343,6 @@ class FramesChannel(asyncio.BufferedProtocol):
         for timer in (self._timer, self._ticker):
             if timer is not None:
                 timer.cancel()
-        self._paused = False
         self._may_write.set()
         self._unwritten.clear()
         appends, self._appends = self._appends, {}
@@ -433,8 +434,9 @@ class FramesChannel(asyncio.BufferedProtocol):
         try:
             return await answer
         except BaseException:
-            self._appends.pop(number, None)
-            self._unwritten.pop(number, None)
+            if self._appends.pop(number, None) is not None:
+                self._unwritten.pop(number, None)
+                self._close_if_unused()
             raise
 
     # -- other calls ---------------------------------------------------------------------------
