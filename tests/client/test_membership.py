@@ -1,15 +1,28 @@
-"""The queues that a member of a group claims in its heartbeats."""
+"""The queues that a member of a group claims in its heartbeats, and offsets that it keeps."""
 
 import asyncio
+import json
+import os
 import random
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import duolog
 import pytest
-from duolog._connection import Connection
-from duolog._membership import Clustering, Consumption, Queue, SharingMember
+from duolog._connection import Connection, Others
+from duolog._membership import (
+    LEAVE_SECONDS,
+    SESSION_SECONDS_MAX,
+    BroadcastMember,
+    Clustering,
+    Consumption,
+    OffsetFile,
+    Queue,
+    Share,
+    SharingMember,
+)
 from duolog.wire import duolog_pb2 as wire
 
 SESSION = 5.0
@@ -250,3 +263,200 @@ async def test_a_queue_that_was_let_go_of_is_never_claimed_for_a_commit(node: No
     node.known = False
     await one.commit({("T", 0): 7}, forward=True)
     assert node.heard[1:] == [OURS[:1], OURS[:1]]
+
+
+# -- what a node is told, and what it answers ------------------------------------------------------
+
+
+class Asked:
+    """A connection that notes what it is asked, and answers it. errors: raised instead."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.requests: list[Any] = []
+        self.timeouts: list[float] = []
+        self.others: list[object] = []
+        self.groups = self.admin = self
+        self.runtime = SimpleNamespace(process_id=lambda: 7, chance=random.Random(1))
+
+    async def call(
+        self, make: Callable[[float], Awaitable[Any]], timeout: float, **how: object
+    ) -> Any:
+        self.others.append(how.get("others", Others.ALL))
+        self.timeouts.append(timeout)
+        return await make(timeout)
+
+    async def _answer(self, request: Any, timeout: float) -> Any:
+        assert timeout == self.timeouts[-1]
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    Heartbeat = Offsets = Commit = Leave = ListTopics = _answer
+
+
+def sharing(asked: Asked, how: Clustering | None = None, **settings: Any) -> SharingMember:
+    consumption = Consumption(group="g", **settings)
+    return SharingMember(
+        cast(Connection, asked), ["T", "U"], consumption, how or Clustering(), lambda: True
+    )
+
+
+async def test_a_heartbeat_says_how_the_member_reads() -> None:
+    asked = Asked(wire.HeartbeatReply(pending=True), wire.HeartbeatReply())
+    how = Clustering("MACHINE_ROOM_NEARBY", ("r1", "r2"), (("T", 3),))
+    one = sharing(asked, how, tags=("b", "a", "b"), session=2.5, timeout=1.5)
+    assert (await one.share([])).pending
+    assert not (await one.share([])).pending
+    told = asked.requests[0]
+    assert (told.group, list(told.topics), told.session_ms) == ("g", ["T", "U"], 2500)
+    assert (told.strategy, list(told.rooms)) == ("MACHINE_ROOM_NEARBY", ["r1", "r2"])
+    assert [(ref.topic, ref.queue_id) for ref in told.wanted] == [("T", 3)]
+    assert (told.tags, told.sql) == ("a || b", "")
+    assert told.member_id == one.member_id
+    assert asked.timeouts == [1.5, 1.5]
+    ids = {sharing(asked).member_id for _ in range(10)}
+    assert len(ids) == 10
+    assert all(found.startswith("7-") for found in ids)
+
+
+@pytest.mark.parametrize(
+    ("settings", "tags", "sql"), [({}, "*", ""), ({"sql": "a > 1"}, None, "a > 1")]
+)
+async def test_a_member_without_tags_wants_all_or_says_it_by_sql(
+    settings: dict[str, Any], tags: str | None, sql: str
+) -> None:
+    asked = Asked(wire.HeartbeatReply())
+    await sharing(asked, **settings).share([])
+    told = asked.requests[0]
+    assert (told.tags if told.HasField("tags") else None, told.sql) == (tags, sql)
+
+
+async def test_offsets_of_a_group_are_asked_for_with_its_start_or_without() -> None:
+    rows = [wire.QueueOffset(topic="T", queue_id=2, offset=9)]
+    asked = Asked(*[wire.OffsetsReply(offsets=rows)] * 2)
+    one = sharing(asked)
+    assert await one.offsets(OURS, duolog.Start.LATEST) == {("T", 2): 9}
+    assert await one.offsets(OURS, None) == {("T", 2): 9}
+    begins, plain = asked.requests
+    assert (begins.begin, plain.begin) == (wire.LATEST, wire.START_UNSPECIFIED)
+    assert [(ref.topic, ref.queue_id) for ref in plain.queues] == OURS
+
+
+@pytest.mark.parametrize("forward", [True, False])
+async def test_a_commit_names_the_member_and_what_it_knows(forward: bool) -> None:
+    asked = Asked(wire.HeartbeatReply(generation=4), wire.CommitReply())
+    one = sharing(asked)
+    await one.share([])
+    await one.commit({("T", 0): 7, ("T", 2): 8}, forward)
+    told = asked.requests[1]
+    assert (told.group, told.member_id, told.generation) == ("g", one.member_id, 4)
+    assert told.forward == forward
+    rows = [(row.topic, row.queue_id, row.offset) for row in told.offsets]
+    assert rows == [("T", 0, 7), ("T", 2, 8)]
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(10.0, LEAVE_SECONDS), (0.5, 0.5)])
+async def test_a_member_leaves_within_a_moment_whatever_happens(
+    timeout: float, seconds: float
+) -> None:
+    asked = Asked(duolog.Unavailable("no master"), wire.LeaveReply())
+    one = sharing(asked, timeout=timeout)
+    await one.leave()
+    await one.leave()
+    assert (asked.timeouts, asked.others) == ([seconds] * 2, [Others.NONE] * 2)
+    assert (asked.requests[0].group, asked.requests[0].member_id) == ("g", one.member_id)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"session": 0}, "session is 0 s"),
+        ({"session": SESSION_SECONDS_MAX + 1}, "session"),
+        ({"commit_interval": -0.1}, "commit_interval"),
+        ({"tags": ["a"], "sql": "b = 1"}, "tags or by SQL"),
+        ({"start": "EARLIEST"}, r"Start\.EARLIEST"),
+        ({"group": ""}, "group"),
+        ({"sql": 7}, "sql"),
+    ],
+)
+def test_settings_of_a_consumer_that_make_no_sense_are_refused(
+    wrong: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(duolog.BadRequest, match=text):
+        Consumption(**{"group": "g", **wrong})
+    Consumption(group="g", session=SESSION_SECONDS_MAX, commit_interval=0)
+
+
+# -- broadcasting ----------------------------------------------------------------------------------
+
+
+def test_an_offsets_file_keeps_what_was_put_and_is_replaced_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "new" / "offsets.json"
+    synced: list[str] = []
+
+    def fsync(number: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{number}").read_text())
+        assert path.exists() == (len(synced) > 1), "the file before is whole until then"
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    file = OffsetFile(path)
+    assert file.of("a", ("T", 0)) == -1
+    file.put("a", {("T", 0): 7, ("T", 11): 8})
+    file.put("b", {("T", 0): 9})
+    file.put("a", {("T", 0): 10, ("U", 0): 1})
+    assert synced[-1] == path.read_text(), "whole before it takes the place of the other"
+    assert os.listdir(path.parent) == ["offsets.json"]
+    for one in file, OffsetFile(path):
+        assert [one.of("a", ("T", n)) for n in (0, 11, 1)] == [10, 8, -1]
+        assert (one.of("b", ("T", 0)), one.of("a", ("U", 0)), one.of("c", ("T", 0))) == (9, 1, -1)
+    assert list(json.loads(path.read_text())) == ["offsets"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"offsets": 7}', '{"offsets": {"a": []}}', '{"offsets": {"a": {"T": 7}}}']
+    + [f'{{"offsets": {{"a": {{"T": {{"0": {value}}}}}}}}}' for value in ("1.5", "true", '"1"')],
+)
+def test_a_file_that_is_none_of_offsets_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "offsets.json"
+    path.write_text(text)
+    with pytest.raises(duolog.BadRequest, match=r"offsets\.json is not an offsets file"):
+        OffsetFile(path)
+    assert path.read_text() == text
+
+
+def broadcasting(asked: Asked, file: OffsetFile) -> BroadcastMember:
+    return BroadcastMember(cast(Connection, asked), "a", ["T", "U"], file, 1.5)
+
+
+async def test_a_member_that_broadcasts_reads_all_queues_of_its_topics() -> None:
+    both = [wire.TopicReply(topic="U", queues=1), wire.TopicReply(topic="T", queues=2)]
+    asked = Asked(wire.ListTopicsReply(topics=both), wire.ListTopicsReply(topics=both[:1]))
+    one = broadcasting(asked, OffsetFile(None))
+    share = await one.share([("X", 0)])
+    assert share == Share({("T", 0), ("T", 1), ("U", 0)})
+    assert (list(asked.requests[0].topics), asked.timeouts) == (["T", "U"], [1.5])
+    with pytest.raises(duolog.UnknownTopic, match="'T' does not exist"):
+        await one.share([])
+    await one.leave()
+    assert len(asked.requests) == 2
+
+
+async def test_a_member_that_broadcasts_keeps_its_offsets_itself(tmp_path: Path) -> None:
+    file = OffsetFile(tmp_path / "offsets.json")
+    one = broadcasting(Asked(), file)
+    await one.commit({("T", 0): 7}, forward=True)
+    assert await one.offsets([("T", 0), ("T", 1)], duolog.Start.LATEST) == {
+        ("T", 0): 7,
+        ("T", 1): -1,
+    }
+    assert OffsetFile(tmp_path / "offsets.json").of("a", ("T", 0)) == 7
+    (tmp_path / "offsets.json").unlink()
+    (tmp_path / "offsets.json").mkdir()
+    with pytest.raises(duolog.DuologError, match="cannot write the offsets file"):
+        await one.commit({("T", 0): 8}, forward=True)
