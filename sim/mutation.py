@@ -93,7 +93,7 @@ def mutated(mutant: Mechanical, source: str) -> CodeType:
     tree = alone(source, mutant.function)
     function = dict(functions(tree))[mutant.function]
     node = _places(function)[mutant.place]
-    _changes(node)[mutant.change][1](node)
+    _changes(node, _makes(mutant.function))[mutant.change][1](node)
     return code_of(tree, mutant.path, mutant.function)
 
 
@@ -137,7 +137,7 @@ def _of_function(path: str, function: str, node: Function) -> list[Mechanical]:
     found: list[Mechanical] = []
     same: Counter[str] = Counter()
     for place, part in enumerate(_places(node)):
-        if not (changes := _changes(part)):
+        if not (changes := _changes(part, _makes(function))):
             continue
         rows = ast.unparse(part).splitlines()
         for number, (kind, change) in enumerate(changes):
@@ -195,8 +195,13 @@ def _is_silent(node: ast.AST) -> bool:
     return isinstance(node, _SILENT)
 
 
-def _changes(node: ast.AST) -> list[tuple[str, Change]]:
-    """What can be changed in one node."""
+def _makes(function: str) -> bool:
+    """Whether it makes an object, which nobody else knows yet."""
+    return function.endswith(".__init__")
+
+
+def _changes(node: ast.AST, fresh: bool) -> list[tuple[str, Change]]:
+    """What can be changed in one node. fresh: in the making of an object."""
     found: list[tuple[str, Change]] = []
     match node:
         case ast.Compare(ops=[op]):
@@ -221,15 +226,15 @@ def _changes(node: ast.AST) -> list[tuple[str, Change]]:
     for field in BODIES:
         body = getattr(node, field, None)
         if isinstance(body, list):
-            found += _of_body(field, body)
+            found += _of_body(field, body, fresh)
     return found
 
 
-def _of_body(field: str, body: list[ast.stmt]) -> Iterator[tuple[str, Change]]:
+def _of_body(field: str, body: list[ast.stmt], fresh: bool) -> Iterator[tuple[str, Change]]:
     for at, statement in enumerate(body):
         if _is_effect(statement) or _is_guard(statement) or isinstance(statement, ast.Raise):
             yield "drop", _drop(field, at)
-        if at and _may_depend(body[at - 1], statement):
+        if at and _may_depend(body[at - 1], statement, fresh):
             yield "swap", _swap(field, at)
 
 
@@ -244,43 +249,51 @@ def _is_effect(statement: ast.stmt) -> bool:
     return False
 
 
-def _may_depend(one: ast.stmt, other: ast.stmt) -> bool:
+def _may_depend(one: ast.stmt, other: ast.stmt, fresh: bool) -> bool:
     """Two effects, of which one may see whether the other comes first."""
     if not (_is_effect(one) and _is_effect(other)):
         return False
-    first, second = _set_alone(one), _set_alone(other)
+    first, second = _set_alone(one, fresh), _set_alone(other, fresh)
     if first is None or second is None:
         return True
     (name, reads), (other_name, other_reads) = first, second
     return name == other_name or name in other_reads or other_name in reads
 
 
-def _set_alone(statement: ast.stmt) -> tuple[str, set[str]] | None:
+def _set_alone(statement: ast.stmt, fresh: bool) -> tuple[str, set[str]] | None:
     """The attribute that gets a value, and the owner's attributes that the value is made of; None
     for any other statement, and where the value may be made of more.
     """
     match statement:
         case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=owner), attr=name)], value=value):
-            reads = _read_of(owner, value)
+            reads = _read_of(owner, value, fresh)
             return None if reads is None else (name, reads)
     return None
 
 
-def _read_of(owner: str, value: ast.expr) -> set[str] | None:
-    """The attributes of an owner in an expression; None where it calls a method, or reads more."""
+def _read_of(owner: str, value: ast.expr, fresh: bool) -> set[str] | None:
+    """The attributes of an owner in an expression; None where it calls a method, or reads more. Of
+    others these may read nothing of an owner that is fresh, unless it is given to them.
+    """
     found: set[str] = set()
     told = 0  # of the names of the owner, those of which an attribute is read
     for node in ast.walk(value):
         match node:
-            case ast.Await() | ast.Yield() | ast.NamedExpr() | ast.Call(func=ast.Attribute()):
+            case ast.Await() | ast.Yield() | ast.NamedExpr():
+                return None
+            case ast.Call(func=ast.Attribute(value=called)) if not fresh or _names(called, owner):
                 return None
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name == owner:
                 found.add(attribute)
                 told += 1
-            case ast.Attribute(value=ast.Name()):
+            case ast.Attribute(value=ast.Name()) if not fresh:
                 return None
-    named = sum(isinstance(node, ast.Name) and node.id == owner for node in ast.walk(value))
-    return found if named == told else None
+    return found if _names(value, owner) == told else None
+
+
+def _names(value: ast.expr, owner: str) -> int:
+    """How often an expression names an owner."""
+    return sum(isinstance(node, ast.Name) and node.id == owner for node in ast.walk(value))
 
 
 def _is_guard(statement: ast.stmt) -> bool:

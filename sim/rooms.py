@@ -376,7 +376,8 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = [mutant for mutant in chosen if mutant.name not in spared][: asked.count]
     with workspace(_memory()) as where:
         judge = Judge(chosen, where)
-        how = ["-q", "-s", "-p", "no:cacheprovider", "-m", f"not ({LEFT_OUT})"]
+        # Errors as Python tells them: pytest's own way reads the sources of each again.
+        how = ["-q", "-s", "--tb=native", "-p", "no:cacheprovider", "-m", f"not ({LEFT_OUT})"]
         pytest.main([*how, *(asked.tests or ROOMS[asked.room])], [judge])
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"{asked.room}: {used.ru_utime + used.ru_stime:.0f} s of processor time")

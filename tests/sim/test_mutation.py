@@ -71,6 +71,23 @@ def test_independent_statements_are_not_swapped(second: str, swapped: int) -> No
     assert sum(":swap:" in mutant.name for mutant in found(source)) == swapped
 
 
+@pytest.mark.parametrize(
+    ("second", "swapped"),
+    [
+        ("self.b = x.y", 0),
+        ("self.b = x.make(y=self.c)", 0),
+        ("self.b = x.make(self.a)", 1),
+        ("self.b = x.make(self)", 1),
+        ("self.b = self.make(x)", 1),
+        ("self.b = make(lambda: self)", 1),
+        ("x.add(self)", 1),
+    ],
+)
+def test_nobody_else_sees_an_object_that_is_being_made(second: str, swapped: int) -> None:
+    source = f"class C:\n    def __init__(self, x):\n        self.a = 1\n        {second}\n"
+    assert sum(":swap:" in mutant.name for mutant in found(source)) == swapped
+
+
 def test_names_are_unique_and_do_not_move_with_other_code() -> None:
     names = [mutant.name for mutant in found()]
     assert len(set(names)) == len(names)
