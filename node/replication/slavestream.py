@@ -93,6 +93,7 @@ class ReplicationClient:
         self._warned = False  # of a master without a key
         self._uncovered = False  # the last stream's chunks had no CRC over their log bytes; logged
         self._stuck = False  # this node cannot store what the master sends
+        self._lost = (slave.truncated_bytes, slave.resets)  # what was logged of them
         self._broken = False  # the connection on which log bytes flowed; nothing was heard since
 
     @property
@@ -284,6 +285,15 @@ class ReplicationClient:
 
     def applied(self) -> None:
         """Log or confirm offset moved."""
+        slave = self._slave
+        if (lost := (slave.truncated_bytes, slave.resets)) != self._lost:
+            self._lost = lost
+            log.warning(
+                "log cut to follow the master",
+                end=slave.end,
+                truncated_bytes=lost[0],
+                resets=lost[1],
+            )
         self._log.applied()
 
     def flush_soon(self) -> None:

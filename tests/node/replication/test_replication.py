@@ -307,6 +307,25 @@ async def test_a_slave_that_never_saw_the_first_segments_still_has_the_metadata(
     assert log_bytes(slave, log.min_offset) == log_bytes(master, log.min_offset)
 
 
+async def test_a_slave_behind_what_its_master_keeps_begins_there_and_says_so(group: Group) -> None:
+    master = await group.start_master(role="ASYNC_MASTER")
+    slave = await group.start_slave()
+    async with group.client(master) as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        await caught_up(master, slave)
+        await slave.stop()
+        await producer.send_batch("T", [bytes(60_000)] * 60)
+    log = broker_of(master).store.log
+    async with broker_of(master).log.no_flush():
+        log.queue.remove(log.queue.files[0])
+    with structlog.testing.capture_logs() as logged:
+        slave = await group.start_slave()
+        await caught_up(master, slave)
+    assert broker_of(slave).store.log.min_offset == log.min_offset > 0
+    (line,) = [one for one in logged if one["event"] == "log cut to follow the master"]
+    assert (line["truncated_bytes"], line["resets"]) == (0, 1)
+
+
 async def test_a_restarted_slave_goes_on_where_it_was(group: Group) -> None:
     master, slave = await group.start_pair()
     async with group.client(master) as client, client.producer() as producer:
