@@ -97,7 +97,7 @@ async def test_messages_of_all_groups_are_found_in_the_order_of_their_times() ->
     ],
 )
 async def test_a_message_needs_to_be_found_in_one_group_only(
-    how: dict[str, str], excused: str, raised: str
+    how: dict[str, Any], excused: str, raised: str
 ) -> None:
     there = Group(Find=rows(1))
     assert len(await admin_of(a=Group(Find=failure(excused)), b=there).find("T", **how)) == 1
