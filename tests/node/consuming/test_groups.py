@@ -223,6 +223,13 @@ def test_members_see_by_the_generation_that_their_group_has_changed() -> None:
     before = groups._groups["G"].generation
     assert groups.members("G", LATER) == 1, "b has expired"
     assert groups._groups["G"].generation > before
+    groups = GroupCoordinator()
+    everything = beat(groups, "a", set())
+    beat(groups, "b", set())
+    kept = beat(groups, "a", beat(groups, "a", everything))
+    before = groups._groups["G"].generation
+    assert beat(groups, "b", set()) == everything - kept
+    assert groups._groups["G"].generation > before
 
 
 @pytest.mark.parametrize(
