@@ -284,7 +284,7 @@ def test_the_ways_in_which_members_select_are_told_the_most_frequent_first() -> 
         reads("b", "*"),
         reads("c", "y||x"),
         reads("d", ""),
-        reads("e", " n > 1 ", is_sql=True),
+        reads("e", " s = 'y||x' ", is_sql=True),
         reads("f", "* || x", shares=True),
         reads("g", "", of_sdk=True),
         reads("h", "z", broadcasting=True),
@@ -297,7 +297,7 @@ def test_the_ways_in_which_members_select_are_told_the_most_frequent_first() -> 
         ("*", False, "b", 3, 1),
         ("x || y", False, "a", 2, 1),
         ("", False, "g", 1, 0),
-        ("n > 1", True, "e", 1, 0),
+        ("s = 'y||x'", True, "e", 1, 0),
     ]
 
 
