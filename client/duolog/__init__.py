@@ -72,9 +72,10 @@ from duolog._pages import Page
 from duolog._posted import Posted
 from duolog._producer import Producer
 from duolog._receipts import BatchReceipt, Part, Receipt
+from duolog._sink import Sink, SinkState
 from duolog._start import Start
 from duolog._tls import Tls
-from duolog._transactions import Half, Transactions, UndecidedMessage
+from duolog._transactions import Checker, Half, Transactions, UndecidedMessage
 from duolog._version import __version__ as __version__
 from duolog._waiting import DelayedMessage, DelayedPage, HalfMessage, HalvesPage
 
@@ -86,6 +87,7 @@ __all__ = [
     "BatchReceipt",
     "BufferFull",
     "Busy",
+    "Checker",
     "Client",
     "ClusterStatus",
     "Consumer",
@@ -130,6 +132,8 @@ __all__ = [
     "Retryable",
     "RocketmqSlaveStatus",
     "Route",
+    "Sink",
+    "SinkState",
     "SlaveNotAvailable",
     "SlaveStatus",
     "StaleMember",

@@ -60,24 +60,24 @@ class _Grpc:
 
     def __init__(self) -> None:
         self.channels: weakref.WeakSet[object] = weakref.WeakSet()  # open ones, of clients
-        self.used = False  # since its threads were last seen to have ended
+        self.used = False  # since the last fork
         self.lost = False  # it runs in no child of a process in which it ran
         self.opening = threading.Lock()
-        self._polls = self._runs = False
+        self._polls = self._runs = self._held = False
 
     def before_fork(self) -> None:
         # A channel that another thread is opening may hold locks that a child cannot release.
-        self.opening.acquire(timeout=SHUTDOWN_SECONDS)
+        self._held = self.opening.acquire(timeout=SHUTDOWN_SECONDS)
         if self.used and not self.channels:
             gc.collect()  # closed channels and calls refer to each other: they hold its threads
             deadline = time.monotonic() + SHUTDOWN_SECONDS
-            while (running := any(_threads())) and time.monotonic() < deadline:
+            while any(_threads()) and time.monotonic() < deadline:
                 time.sleep(0.001)
-            self.used = running
+            self.used = False  # what still runs is another library's: no fork waits for it again
         self._polls, self._runs = _threads()
 
     def after_fork(self) -> None:
-        if self.opening.locked():
+        if self._held:
             self.opening.release()
 
     def in_child(self) -> None:
