@@ -26,6 +26,7 @@ from duolog._errors import BadRequest, MessageTooLarge, UnknownTopic
 from duolog._sink import Sink, SinkState
 from duolog._sparkworker import task_begins
 from duolog.spark._fetch import client_of
+from duolog.spark._oneline import one_line
 from duolog.spark._options import WriteOptions
 from duolog.spark._rows import Request, RowsToRequests, check_writable
 
@@ -116,10 +117,12 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             if options.topic and not client.admin.topics([options.topic]):
                 raise BadRequest(f"option 'topic': {options.topic!r} does not exist")
 
+    @one_line
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Stage a task's rows."""
         return self._stage(self._sink, iterator, _query())
 
+    @one_line
     def commit(self, messages: list[Any]) -> None:
         """Publish. Raises BadRequest."""
         self._publish(self._options.batch, messages)
@@ -131,6 +134,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Micro-batches of a query, each published once, however often it is requested."""
 
+    @one_line
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Stage a task's rows."""
         query = _query()
@@ -139,6 +143,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
             raise BadRequest("option 'sinkId' is missing, and the query has no id: give one")
         return self._stage(sink, iterator, query)
 
+    @one_line
     def commit(self, messages: list[Any], batchId: int) -> None:
         """Publish, with the name that the tasks staged for. Raises BadRequest."""
         self._publish(batchId, messages)
