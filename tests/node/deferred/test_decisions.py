@@ -560,7 +560,7 @@ async def test_a_change_of_the_master_ends_what_the_last_mastership_began(
     monkeypatch.setattr(transactionservice, "READ", 1)
     service, _ = await own_service(broker, 3)
     for begin in (lambda: service.end([0, 1, 2], True, "g"), service._known):
-        call = asyncio.ensure_future(begin())  # type: ignore[operator]
+        call = asyncio.ensure_future(begin())
         await asyncio.sleep(0)
         assert not call.done()
         service.role_changed()
