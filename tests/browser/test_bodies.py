@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import duolog.sync
 import pytest
 
-from tests.browser.conftest import Open
+from tests.browser.conftest import Open, Profiles
 from tests.browser.site import HOSTILE, Site
-from tests.browser.test_pages import NARROW, WIDE, violations
+from tests.browser.test_pages import check_accessible
 from tests.protobufs import ORDER, file_of, order
 
 if TYPE_CHECKING:
@@ -59,20 +59,18 @@ def bodies(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iter
     ],
 )
 def test_a_body_is_shown_as_the_console_is_told(
-    bodies: Site, open_window: Open, path: str, shown: str, missing: str
+    bodies: Site, profiles: Profiles, path: str, shown: str, missing: str
 ) -> None:
-    window = open_window(bodies.url)
-    for width, height in (WIDE, NARROW):
-        window.page.set_viewport_size({"width": width, "height": height})
-        window.open(path)
-        text = window.page.locator("main").inner_text().replace("\u202f", " ")
-        assert shown in text
-        assert missing not in text
-        assert window.ask("window.hit") is None
-        for scheme in ("dark", "light"):
-            window.page.emulate_media(color_scheme=scheme)
-            assert violations(window) == []
-        assert window.ask("document.documentElement.scrollWidth") <= width
+    window = profiles.tab(bodies.url)
+    window.open(path)
+    text = window.page.locator("main").inner_text().replace("\u202f", " ")
+    assert shown in text
+    assert missing not in text
+    check_accessible(window)
+    text = window.page.locator("main").inner_text().replace("\u202f", " ")
+    assert shown in text, "where it is narrow"
+    assert missing not in text
+    assert window.ask("window.hit") is None
 
 
 def test_a_masked_value_is_not_found_by_its_text(bodies: Site, open_window: Open) -> None:

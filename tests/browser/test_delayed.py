@@ -4,7 +4,7 @@ import pytest
 
 from tests.browser.site import DELAYED, Cluster
 from tests.browser.test_hostile import ELEMENTS
-from tests.browser.test_pages import NARROW, WIDE, violations
+from tests.browser.test_pages import check_accessible, violations
 from tests.browser.window import Window
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
@@ -30,11 +30,7 @@ def test_one_is_found_and_recalled(site: Cluster, window: Window) -> None:
         page.go_back()
         row.get_by_role("link", name="Recall").click()
         window.shows("It is never delivered, and cannot be brought back.")
-        for (width, height), scheme in ((WIDE, "dark"), (NARROW, "light")):
-            page.set_viewport_size({"width": width, "height": height})
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-            assert violations(window) == []
-            assert window.ask("document.documentElement.scrollWidth") <= width
+        check_accessible(window)
         page.get_by_label("Type parcels-late to confirm").fill("parcels-late")
         page.get_by_role("button", name="Recall").click()
         page.wait_for_url(f"{site.url}/waiting")

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.browser.site import HALVES, Cluster
-from tests.browser.test_pages import NARROW, WIDE, violations
+from tests.browser.test_pages import check_accessible
 from tests.browser.window import Window
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
@@ -21,11 +21,7 @@ def test_one_is_committed_and_one_rolled_back(site: Cluster, window: Window) -> 
         page.get_by_role("link", name="First page").wait_for()
         page.get_by_role("link", name=f"Commit {HALVES - 1}").click()
         window.shows("It is stored in its topic, and every group there gets it.")
-        for (width, height), scheme in ((WIDE, "dark"), (NARROW, "light")):
-            page.set_viewport_size({"width": width, "height": height})
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-            assert violations(window) == []
-            assert window.ask("document.documentElement.scrollWidth") <= width
+        check_accessible(window)
         page.get_by_label("Type parcels-late to confirm").fill("parcels-late")
         page.get_by_role("button", name="Commit").click()
         window.shows(f"{HALVES - 1} half messages wait for a decision.")

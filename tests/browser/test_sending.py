@@ -4,7 +4,7 @@ import pytest
 
 from tests.browser.conftest import Open
 from tests.browser.site import HOSTILE, Cluster
-from tests.browser.test_pages import NARROW, WIDE, violations
+from tests.browser.test_pages import check_page
 from tests.browser.window import Window
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
@@ -72,11 +72,4 @@ def test_what_is_wrong_is_said_and_what_was_typed_is_kept(window: Window) -> Non
 
 @pytest.mark.parametrize("path", ["/topics/orders/send", "/topics/orders/0/0/again"])
 def test_the_forms_are_accessible(window: Window, path: str) -> None:
-    for width, height in (WIDE, NARROW):
-        window.page.set_viewport_size({"width": width, "height": height})
-        window.open(path)
-        for scheme in ("dark", "light"):
-            window.page.emulate_media(color_scheme=scheme)
-            window.picture(f"{path.rpartition('/')[2]}-{width}-{scheme}")
-            assert violations(window) == []
-        assert window.ask("document.documentElement.scrollWidth") <= width
+    check_page(window, path, path.rpartition("/")[2])
