@@ -104,8 +104,12 @@ if __name__ == "__main__":
     asked = socket.socket(fileno=int(sys.argv[1]))
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    from pydantic import TypeAdapter
+
     from duolog_server.ops.cli.main import main
 
+    # The first of a process looks for plugins among all packages: a third of a short command.
+    TypeAdapter(int)
     gc.freeze()  # or the first collection of each child would copy what they share
     words = Nursery(asked).serve()
     if words:
