@@ -358,6 +358,12 @@ async def test_a_commit_names_the_member_and_what_it_knows(forward: bool) -> Non
     assert rows == [("T", 0, 7), ("T", 2, 8)]
 
 
+async def test_a_commit_before_the_first_heartbeat_is_of_no_generation() -> None:
+    asked = Asked(wire.CommitReply())
+    await sharing(asked).commit({("T", 0): 7}, forward=True)
+    assert asked.requests[0].generation == 0, "a group's first one is not ours yet"
+
+
 @pytest.mark.parametrize(("timeout", "seconds"), [(10.0, LEAVE_SECONDS), (0.5, 0.5)])
 async def test_a_member_leaves_within_a_moment_whatever_happens(
     timeout: float, seconds: float
@@ -396,7 +402,7 @@ def test_settings_of_a_consumer_that_make_no_sense_are_refused(
 def test_an_offsets_file_keeps_what_was_put_and_is_replaced_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "new" / "offsets.json"
+    path = tmp_path / "quite" / "new" / "offsets.json"
     synced: list[str] = []
 
     def fsync(number: int) -> None:
@@ -415,6 +421,12 @@ def test_an_offsets_file_keeps_what_was_put_and_is_replaced_as_a_whole(
         assert [one.of("a", ("T", n)) for n in (0, 11, 1)] == [10, 8, -1]
         assert (one.of("b", ("T", 0)), one.of("a", ("U", 0)), one.of("c", ("T", 0))) == (9, 1, -1)
     assert list(json.loads(path.read_text())) == ["offsets"]
+
+
+def test_offsets_may_be_kept_in_memory_only() -> None:
+    file = OffsetFile(None)
+    file.put("a", {("T", 0): 7})
+    assert (file.of("a", ("T", 0)), OffsetFile(None).of("a", ("T", 0))) == (7, -1)
 
 
 @pytest.mark.parametrize(
