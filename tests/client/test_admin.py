@@ -311,10 +311,8 @@ def test_a_nodes_own_words_count_most_and_those_of_who_does_not_know_least() -> 
         first = "of x" if replies[0] is stale else "of y"
         assert told == {"x": "own x", "y": "own y", "z": first}
     only = cluster(status("w", ""), status("y", "stale", stale=True))
-    assert {
-        n.name: n.version
-        for n in joined([only, cluster(status("v", ""), status("y", "told"))]).nodes
-    }["y"] == "told"
+    views = joined([only, cluster(status("v", ""), status("u", ""), status("y", "told"))])
+    assert [node.version for node in views.nodes if node.name == "y"] == ["told"]
     same = joined([cluster(status("x", "1")), cluster(status("x", "2", "b"))])
     assert len(same.nodes) == 2, "names are unique within a replica group"
 
@@ -324,3 +322,90 @@ def test_a_node_that_is_down_is_not_waited_for_long() -> None:
     assert patience_with(alive, 2.0) == 2.0
     assert patience_with(down, 2.0) == 0.5
     assert patience_with(down, 0.1) == 0.1
+
+
+class Unasked(Router):
+    """A client's router before its first call: it knows no group until it has asked for them."""
+
+    def __init__(self, connections: dict[str, Connection]) -> None:
+        super().__init__(("127.0.0.1:1",))
+        self._known = connections
+
+    async def groups(self, timeout: float) -> list[str]:
+        self._connections = self._known
+        return sorted(self._known)
+
+
+FIRST_CALLS: list[tuple[Callable[[Admin], Awaitable[Any]], str, Any]] = [
+    (lambda a: a.create_topic("T", groups=["a"]), "CreateTopic", wire.TopicReply(topic="T")),
+    (
+        lambda a: a.recall_delayed("T", 5, "u", group="a"),
+        "RecallDelayed",
+        wire.RecallDelayedReply(),
+    ),
+    (
+        lambda a: a.decide_half("p", 7, commit=False, group="a"),
+        "DecideHalf",
+        wire.DecideHalfReply(),
+    ),
+    (
+        lambda a: a.half(7, group="a"),
+        "ListHalves",
+        wire.ListHalvesReply(messages=[wire.HalfMessage(half=7)]),
+    ),
+    (lambda a: a.commit("g", {("T", "a", 0): 1}), "Commit", wire.CommitReply()),
+]
+
+
+@pytest.mark.parametrize(("call", "method", "answer"), FIRST_CALLS)
+async def test_a_clients_first_call_may_name_a_group(call: Any, method: str, answer: Any) -> None:
+    one, other = Group(**{method: answer}), Group()
+    known = {"a": cast(Connection, one), "b": cast(Connection, other)}
+    await call(Admin(Unasked(known), 1.0))
+    assert ([name for name, _ in one.asked], other.asked) == ([method], [])
+
+
+async def test_a_delayed_message_is_taken_back_where_it_lies() -> None:
+    a = Group(RecallDelayed=failure("NoSuchMessage"))
+    b = Group(RecallDelayed=wire.RecallDelayedReply())
+    await admin_of(a=a, b=b).recall_delayed("T", 5, "u")
+    told = b.asked[0][1]
+    assert (told.topic, told.queue_offset, told.unique_key) == ("T", 5, "u")
+    with pytest.raises(duolog.NoSuchMessage):
+        await admin_of(a=a).recall_delayed("T", 5, "u")
+
+
+async def test_a_topic_is_made_as_it_was_asked_for() -> None:
+    a = Group(CreateTopic=wire.TopicReply(topic="T"), AlterTopic=wire.TopicReply(topic="T"))
+    admin = admin_of(a=a)
+    await admin.create_topic("T")
+    await admin.create_topic("T", 1, 0, message_type="LITE", lite_ttl_minutes=0)
+    await admin.alter_topic("T")
+    await admin.alter_topic("T", 8, 4, lite_ttl_minutes=0)
+    told = [(one.queues, one.perm, one.message_type) for _, one in a.asked]
+    assert told == [(4, 6, ""), (1, 0, "LITE"), (0, 0, ""), (8, 4, "")]
+    assert [one.lite_ttl_minutes for _, one in a.asked] == [0, 0, 0, 0]
+    assert [one.HasField("lite_ttl_minutes") for _, one in a.asked[2:]] == [False, True]
+    for wrong in ({"topic": ""}, {"queues": 0}, {"perm": -1}, {"lite_ttl_minutes": -1}):
+        with pytest.raises(duolog.BadRequest, match=next(iter(wrong))):
+            await admin.create_topic(**cast(Any, {"topic": "T", **wrong}))
+    assert len(a.asked) == 4
+
+
+async def test_orders_to_a_cluster_reach_a_node_of_it() -> None:
+    a = Group(
+        Drain=wire.DrainReply(),
+        Forget=wire.ForgetReply(),
+        Freeze=wire.FreezeReply(frozen=True, max_offset=9),
+        SetGuarantee=wire.SetGuaranteeReply(guarantee={"ack": "durable"}),
+    )
+    admin = admin_of(a=a)
+    await admin.drain("n1")
+    await admin.drain("n1", undo=True)
+    await admin.forget("n2")
+    assert (await admin.freeze()).max_offset == 9
+    assert await admin.set_guarantee("ack", "durable") == {"ack": "durable"}
+    drain, undo, forget, freeze, guarantee = (one for _, one in a.asked)
+    assert [(one.node, one.undo) for one in (drain, undo)] == [("n1", False), ("n1", True)]
+    assert (forget.node, freeze.HasField("seconds")) == ("n2", False)
+    assert (guarantee.setting, guarantee.value) == ("ack", "durable")
