@@ -148,6 +148,7 @@ class Batcher:
         self._draining = Background()
         self._alone: dict[object, None] = {}  # sends that go out without a batch of their own
         self._quiet = asyncio.Event()
+        self._cut_off = False  # tasks of ours were cancelled by something else
         self._due = inf  # when expired messages are searched for
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -155,7 +156,12 @@ class Batcher:
     def __del__(self) -> None:
         """Warn where messages go with it."""
         # Without the lock: nobody else has it, but a thread that a fork left behind.
-        if not self._closed and (count := _unanswered(self._all_postings())):
+        if self._closed:
+            return
+        count = _unanswered(self._all_postings())
+        if self._cut_off:  # by the end of the loop, most often: nobody has heard of them
+            count += sum(posting.unasked()[0] for posting, _ in self._failed)
+        if count:
             warnings.warn(
                 f"a producer was collected with {count} posted messages that have no answer, and "
                 "may not be stored: close it, or its client",
@@ -389,6 +395,7 @@ class Batcher:
         """
         if not sender.cancelled() or self._closed:
             return
+        self._cut_off = True
         with self.lock:
             self._shut(filling)
             waiting = list(filling.waiting)
