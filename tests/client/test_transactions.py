@@ -320,7 +320,7 @@ async def test_a_message_of_another_topic_that_was_given_up_is_not_taken_for_thi
 class Deciding:
     """What transactions need of a router and a producer; its node answers when it is let."""
 
-    runtime = MACHINE
+    runtime, forked = MACHINE, False
 
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
@@ -328,6 +328,9 @@ class Deciding:
         self.messages = self
         self.statuses: list[str] = []  # with which it does not confirm a decision
         self.silent_after = 0  # calls; it does not answer later ones; 0: it answers all
+
+    def check_process(self) -> None:
+        """It is this one."""
 
     async def reach(self, replica_group: str, timeout: float) -> "Deciding":
         return self
@@ -372,6 +375,7 @@ async def test_a_decision_whose_request_was_never_begun_is_answered() -> None:
     transactions = transactions_of(node, 30)
     deciding = asyncio.ensure_future(transactions.commit(half(1)))
     while not transactions._deciding.busy:
+        assert not deciding.done()
         await asyncio.sleep(0)
     await transactions._deciding.stop()  # its task has not taken its first step
     assert isinstance(await outcome_of(deciding), duolog.ResultUnknown)
