@@ -238,8 +238,9 @@ def test_awaited_calls_are_left_out_and_lines_of_the_log_are_left_as_they_are() 
 
 def test_a_mutant_of_a_room_is_killed_by_a_test_of_its_lines(tmp_path: Path) -> None:
     """In a process of its own: nothing of pytest's is started twice in this one."""
-    name = "client/duolog/_backoff.py:would_be_cut_off:"
-    tests = "tests/client/test_sending.py::test_a_try_has_no_more_time_than_is_left"
+    name = "client/duolog/_backoff.py:BackOff.next:"
+    test = "test_hints_are_followed_once_at_their_epoch_and_pauses_grow_with_jitter"
+    tests = f"tests/client/test_following.py::{test}"
     judged = subprocess.run(
         [sys.executable, "-m", "sim.rooms", "client/duolog", "--mutant", name, "--tests", tests],
         capture_output=True,
@@ -248,4 +249,4 @@ def test_a_mutant_of_a_room_is_killed_by_a_test_of_its_lines(tmp_path: Path) -> 
     )
     assert "mechanical mutants" in judged.stdout, judged.stderr
     assert judged.returncode == 0
-    assert judged.stderr.count(name) >= 2
+    assert judged.stderr.count(f"tests {name}") >= 2, judged.stderr
