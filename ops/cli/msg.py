@@ -174,7 +174,7 @@ def _from_json(fields: object, common: dict[str, Any]) -> tuple[bytes, dict[str,
             continue
         if not isinstance(value, kinds) or isinstance(value, bool):
             raise ValueError(f'"{name}" must be {wanted}')
-        if value or value == 0:
+        if value or value == 0 or name in _BODIES:  # an empty body is one
             how[name] = split_keys(value) if name == "keys" and isinstance(value, str) else value
     if how["queue_id"] is not None and not 0 <= how["queue_id"] <= output.INT_MAX:
         raise ValueError(f'"queue_id" must be 0 to {output.INT_MAX}')
@@ -197,6 +197,7 @@ _FIELDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "properties": (dict, "an object"),
     "delay": ((int, float), "a number of seconds"),
 }
+_BODIES = ("body", "body_base64")
 # What the line of a message that was read tells of the place it had.
 _WHERE = {
     "topic", "queue_offset", "physical_offset", "message_id", "unique_key", "store_time",

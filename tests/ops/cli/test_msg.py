@@ -31,6 +31,7 @@ def test_a_line_that_was_read_can_be_sent_again() -> None:
         "born_time": 1, "unique_key": "00", "tags": "", "keys": "", "properties": {}, "body": "x",
     }  # fmt: skip
     assert sent(**read) == (b"x", {**COMMON, "queue_id": 1})
+    assert sent(**{**read, "body": ""}) == (b"", {**COMMON, "queue_id": 1})
 
 
 @pytest.mark.parametrize(
