@@ -156,9 +156,8 @@ class AdminService(stubs.AdminServicer):
     ) -> None:
         metadata, allowance = self._broker.metadata, Allowance(slices, ENTRIES_MAX)
         names: Iterable[str] = request.topics
-        own: Mapping[str, TopicConfig] = {}
+        own: Mapping[str, TopicConfig] = SYSTEM_TOPICS if request.system else {}
         if not request.topics:
-            own = SYSTEM_TOPICS if request.system else {}
             await slices.turn()  # to collect the names is a step
             page = await page_of({*metadata.topics, *own}, self._sight().topic, request, slices)
             names, reply.total, reply.next = page.names, page.total, page.next

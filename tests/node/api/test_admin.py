@@ -86,6 +86,9 @@ async def test_topics_are_created_listed_altered_and_deleted(client: duolog.Clie
         "DUOLOG_SYS_METADATA",
         "T",
     ]
+    named = ["T", "DUOLOG_SYS_METADATA", "none"]
+    assert [topic.topic for topic in await admin.topics(named, system=True)] == named[:2]
+    assert [topic.topic for topic in await admin.topics(named)] == ["T"]
 
 
 @pytest.mark.usefixtures("nothing_noted")
