@@ -168,7 +168,7 @@ def drain(
     node: Annotated[str, typer.Argument(help="Name of the node.")],
 ) -> None:
     """Exclude a node: a master hands over, the node is not elected, and no put waits for it."""
-    asked(lambda client: client.admin.drain(node))
+    asked(lambda client: client.admin.drain(node), {"Busy": "duolog cluster status"})
     told({"drained": node}, f"{node} is drained")
 
 

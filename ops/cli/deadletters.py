@@ -67,7 +67,7 @@ def dead(
             await client.admin.group(group)  # none of a group that exists is not an error
             return LettersPage((), 0, 0, None, None)
 
-    page = asked(work, {"UnknownGroup": "duolog group list"})
+    page = asked(work)
     columns = ["place", "topic", "message_id", "tags", "attempts", "body"]
     output.print_rows(map(_row, page.letters), columns)
     if not page.total:

@@ -1,7 +1,11 @@
-"""How a node is shown in the table of a cluster."""
+"""`duolog cluster`: a node in the table, and a drain that cannot end."""
 
-from duolog import NodeStatus, ReplicationStatus, RocketmqSlaveStatus
+import pytest
+from duolog import Busy, NodeStatus, ReplicationStatus, RocketmqSlaveStatus
+from duolog._admin import Admin
+from typer.testing import CliRunner
 
+from duolog_server.ops.cli import cluster
 from duolog_server.ops.cli.cluster import row_of, rows_of
 
 
@@ -28,3 +32,15 @@ def test_brokers_of_rocketmq_are_rows_below_the_node_that_they_copy() -> None:
     assert (one["lag_seconds"], one["state"]) == (0.25, "TRANSFER")
     assert str(one["reason"]).startswith("since 2023-11-14T22:13:20")
     assert (other["state"], other["reason"]) == ("SUSPEND", "it is ahead")
+
+
+def test_a_node_that_is_drained_and_still_needed_is_looked_for_in_the_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def drain(*_: object, **__: object) -> None:
+        raise Busy("a is marked as drained and is still the master")
+
+    monkeypatch.setattr(Admin, "drain", drain)
+    done = CliRunner().invoke(cluster.app, ["drain", "a"])
+    assert done.exit_code == 1
+    assert done.stderr.endswith("still the master\n  try: duolog cluster status\n")
