@@ -48,6 +48,7 @@ class ProcessTarget:
         self._etcd_members, self._flags = etcd_members, flags
         self._links: Links | None = None
         self._joined = 0
+        self._hung: set[str] = set()
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -116,6 +117,8 @@ class ProcessTarget:
 
     def stop(self) -> None:
         """Everything down, disks unmounted."""
+        for name in sorted(self._hung):  # a process that waits for one cannot be killed
+            self.free_hung_disk(name)
         for node in self._nodes.values():
             node.stop()
         self._etcd.stop()
@@ -234,10 +237,12 @@ class ProcessTarget:
     def hang_disk(self, node: str) -> None:
         """Freeze the file system: writers wait in the kernel."""
         subprocess.run(["fsfreeze", "-f", str(self.directory / node)], check=True)
+        self._hung.add(node)
 
     def free_hung_disk(self, node: str) -> None:
         """Thaw it."""
         subprocess.run(["fsfreeze", "-u", str(self.directory / node)], check=True)
+        self._hung.discard(node)
 
     def power_cut_all(self) -> None:
         """Kill all nodes at once, and restart with what their platters had at that moment."""

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -208,6 +209,22 @@ def test_stalls_are_about_as_long_as_a_lease_and_cuts_meet_single_links() -> Non
 def test_a_cut_without_a_network_for_each_node_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="no networks of their own"):
         ProcessTarget(tmp_path).cut("a", "b", both=False)
+
+
+def test_a_target_that_stops_thaws_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a run that was interrupted meanwhile could not even kill its node."""
+    ran: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: ran.append(command))
+    target = ProcessTarget(tmp_path)
+    for node in "ab":
+        target.hang_disk(node)
+    target.free_hung_disk("a")
+    del ran[:]
+    target.stop()
+    target.stop()
+    assert ran == [["fsfreeze", "-u", str(tmp_path / "b")]]
 
 
 def test_a_network_for_each_node_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
