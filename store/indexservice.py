@@ -31,7 +31,7 @@ from duolog_server.store.options import StoreOptions
 
 NAME_DIGITS = 17
 DIRECTORY = INDEX
-ROOM_ENTRIES = 1 << 18  # that get blocks at a time
+ROOM_ENTRIES = 1 << 18  # entries that get blocks at a time
 _HEADER = struct.Struct(">qqqqii")
 
 

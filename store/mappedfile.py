@@ -10,8 +10,8 @@ from duolog_server.store.kernels.jit import U8
 from duolog_server.store.kernels.ordered import clear_back, copy_records
 
 PAGE = 4096
-CHUNK = 1 << 20  # that is allocated at a time, or more of a large file
-CHUNKS_MAX = 16
+CHUNK = 1 << 20  # bytes that get blocks at a time, at most
+CHUNKS_MAX = 16  # of a large file, whose chunks are larger
 
 
 @dataclass(slots=True)

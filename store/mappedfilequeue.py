@@ -10,7 +10,7 @@ from duolog_server.store.mappedfile import PAGE, FlushJob, MappedFile
 from duolog_server.store.openfiles import LazyFile, OpenFiles
 
 NAME_DIGITS = 20
-FIRST_BYTES = 16 << 20  # of the first segment, that have blocks from the beginning
+FIRST_BYTES = 16 << 20  # bytes of the first segment that get blocks when it is created
 _START = attrgetter("start")
 
 

@@ -731,7 +731,7 @@ class FailoverService:
             ) from None
 
     def _still(self, node: str) -> str:
-        """What a drained node is for the group's puts; empty: nothing."""
+        """What a drained node still is, so that it cannot be stopped yet; empty if it can."""
         state = self.machine.view.state
         if state is not None and state.master.node == node:
             return "the master"

@@ -198,7 +198,7 @@ _FIELDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "delay": ((int, float), "a number of seconds"),
 }
 _BODIES = ("body", "body_base64")
-# What the line of a message that was read tells of the place it had.
+# Fields of a printed message that name its place: they are ignored, so that it can be sent again.
 _WHERE = {
     "topic", "queue_offset", "physical_offset", "message_id", "unique_key", "store_time",
     "born_time",
