@@ -45,6 +45,19 @@ async def in_sync(master: Node, count: int = 2) -> None:
     await until(lambda: machine.in_sync() == count)
 
 
+async def drained(client: duolog.Client, node: str) -> None:
+    """Drain a node; on a busy machine it hands over later than a call waits for that."""
+
+    async def done() -> bool:
+        try:
+            await client.admin.drain(node)
+        except duolog.Busy:
+            return False
+        return True
+
+    await until(done, f"{node} is drained", seconds=WAIT_SECONDS)
+
+
 class Group:
     """A replica group under test."""
 

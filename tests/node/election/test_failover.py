@@ -48,7 +48,7 @@ from duolog_server.store.clocks import MonoMs
 from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.record import Host
 from tests.node.api.test_messages import append, append_request
-from tests.node.replicas import WAIT_SECONDS, broker_of, log_bytes, master_of, slave_of
+from tests.node.replicas import WAIT_SECONDS, broker_of, drained, log_bytes, master_of, slave_of
 from tests.nodefixtures import StartNode, received
 from tests.until import until
 
@@ -222,7 +222,7 @@ async def test_no_node_takes_over_that_others_cannot_reach(voters: Voters) -> No
         await voters.whole()
         second = name_of(voters.the_leader())
         assert second in "ab"
-        await client.admin.drain(second)
+        await drained(client, second)
         assert name_of(voters.the_leader()) == before
         assert second not in voters.members()
         await client.admin.drain(second, undo=True)
@@ -444,7 +444,7 @@ async def test_a_drained_node_hands_over_leaves_and_comes_back(voters: Voters) -
     await voters.start_all()
     old = name_of(voters.the_leader())
     async with voters.client() as client:
-        await client.admin.drain(old)  # when it returns, the node may be stopped
+        await drained(client, old)  # when it returns, the node may be stopped
         assert name_of(voters.the_leader()) != old
         assert old not in voters.members()
         with pytest.raises(duolog.BadRequest, match="node 'z' is not in group broker-a; "):

@@ -21,6 +21,7 @@ from tests.node.replicas import (
     Group,
     broker_of,
     caught_up,
+    drained,
     following,
     master_of,
 )
@@ -460,7 +461,7 @@ async def test_a_drained_node_and_the_renewals_of_its_lease_are_told(
     assert found.value("duolog_lease_renewal_seconds_max") < 3
     assert found.value("duolog_lease_seconds") == 3
     async with duolog.Client(elected.endpoints, timeout=10) as client:
-        await client.admin.drain(other.config.node.name)
+        await drained(client, other.config.node.name)
     await until(lambda: other.config.node.name in failover.machine.view.drained)
     assert (await of(other)).value("duolog_drained") == 1
     assert (await of(master)).value("duolog_drained") == 0

@@ -23,7 +23,7 @@ from duolog_server.serve.server import Node
 from duolog_server.store.directories import FileSystem
 from duolog_server.store.status import RunningFlags
 from tests.keyfiles import access_files
-from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, drained
 from tests.node.runtime.test_clocks import jumping
 from tests.nodefixtures import StartNode
 from tests.until import until
@@ -72,9 +72,9 @@ async def test_a_group_that_is_well_and_one_that_lost_nodes(
     endpoint = f"127.0.0.1:{other.port}"
     async with duolog.Client(endpoint, timeout=10) as client:
         name = (await client.admin.node_status()).name
-        await client.admin.drain(name)
-    drained = (await causes_with(endpoint, "drained"))["drained"]
-    assert (drained.severity, drained.where) == (NOTE, f"node {name} of broker-a")
+        await drained(client, name)
+    found = (await causes_with(endpoint, "drained"))["drained"]
+    assert (found.severity, found.where) == (NOTE, f"node {name} of broker-a")
     await slave.stop()
     await causes_with(endpoint, "node-down")
     await master.stop()
