@@ -652,7 +652,8 @@ class Admin:
         """Take a node out: it is not elected and does not count for puts; undo brings it back.
 
         When this returns, the node neither leads nor does a put wait for it: it may be stopped.
-        Raises Busy where it is marked as drained and others cannot do without it.
+        Raises Busy where it is marked as drained and others cannot do without it, or not within
+        2.5 s: repeat it then.
         """
         request = wire.DrainRequest(node=node, undo=undo)
         await self._ask(lambda admin, left: admin.Drain(request, timeout=left))
