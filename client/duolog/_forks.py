@@ -63,11 +63,13 @@ class _Grpc:
         self.used = False  # since the last fork
         self.lost = False  # it runs in no child of a process in which it ran
         self.opening = threading.Lock()
-        self._polls = self._runs = self._held = False
+        self._holder = 0  # thread that has it for a fork: another one's may have given up
+        self._polls = self._runs = False
 
     def before_fork(self) -> None:
         # A channel that another thread is opening may hold locks that a child cannot release.
-        self._held = self.opening.acquire(timeout=SHUTDOWN_SECONDS)
+        if self.opening.acquire(timeout=SHUTDOWN_SECONDS):
+            self._holder = threading.get_ident()
         if self.used and not self.channels:
             gc.collect()  # closed channels and calls refer to each other: they hold its threads
             deadline = time.monotonic() + SHUTDOWN_SECONDS
@@ -77,11 +79,12 @@ class _Grpc:
         self._polls, self._runs = _threads()
 
     def after_fork(self) -> None:
-        if self._held:
+        if self._holder == threading.get_ident():
+            self._holder = 0
             self.opening.release()
 
     def in_child(self) -> None:
-        self.opening = threading.Lock()
+        self.opening, self._holder = threading.Lock(), 0
         self.channels.clear()
         self.used = False
         if self._polls or (self._runs and not _carries_threads_over()):
