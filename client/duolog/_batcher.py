@@ -400,7 +400,7 @@ class Batcher:
             self._shut(filling)
             waiting = list(filling.waiting)
             filling.waiting.clear()
-        self._rests(filling)
+            self._rests(filling)  # before another thread adds a message, which would wait for us
         for posting in waiting:
             posting.failed(Unavailable(f"{filling.topic}: not sent: its task was cancelled"))
             self._is_over(filling, posting)

@@ -1,6 +1,7 @@
 """Tasks of a client that the program cancels, as frameworks do with all tasks of a loop."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import duolog
@@ -55,6 +56,45 @@ async def test_tasks_that_are_cancelled_before_their_first_step_leave_no_message
     for key in (None, "k"):
         await asyncio.wait_for(bench.producer.send("T", b"x", key=key), ENDS_SECONDS)
         await asyncio.wait_for(bench.producer.post("T", b"x", key=key)._wait(), ENDS_SECONDS)
+    await bench.producer.close()
+
+
+class Lock:
+    """Lets something else happen, as in another thread, once it is free."""
+
+    def __init__(self, may: Callable[[], bool], then: Callable[[], None]) -> None:
+        self._may, self._then = may, then
+        self._depth = 0
+        self.used = False
+
+    def __enter__(self) -> None:
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth and not self.used and self._may():
+            self.used = True
+            self._then()
+
+
+async def test_a_message_that_another_thread_adds_meanwhile_has_a_sender() -> None:
+    bench = Bench()
+    bench.nodes.let.clear()
+    sent = bench.producer.post("T", b"sent", queue_id=1)
+    await until(lambda: bench.nodes.under_way, "the batch is sent")
+    batcher, added = bench.producer._batcher, list[Any]()
+
+    def add() -> None:
+        bench.nodes.let.set()
+        added.append(bench.producer.post("T", b"added", queue_id=1))
+
+    lock: Any = Lock(lambda: batcher._cut_off, add)
+    batcher.lock = lock
+    await cancel_all()
+    with pytest.raises(duolog.ResultUnknown):
+        await sent._wait()
+    receipt = await asyncio.wait_for(added[0]._wait(), ENDS_SECONDS)
+    assert receipt.queue_offset == 0
     await bench.producer.close()
 
 
