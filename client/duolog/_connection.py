@@ -143,6 +143,8 @@ class Connection(Owned):
         return self._over_grpc()
 
     def _over_grpc(self) -> GrpcChannel:
+        if self._closed:  # nobody would close what is opened now
+            raise Unavailable("the client is closed")
         if self._grpc is None:
             self._grpc = GrpcChannel(self.runtime.open(self.endpoint))
             if self._following is None or self._following.done():  # by a framework, say
@@ -372,8 +374,8 @@ class Connection(Owned):
         until then.
         """
         first, longest = FRAMES_AGAIN_SECONDS
-        pause = first
-        while self._following is asyncio.current_task():
+        pause, move = first, self.moves
+        while self.moves == move and not self._closed:  # a cancellation may be lost
             route = await self._learn(self._over_grpc())
             frames = None if route is None else await self._greet(route, endpoint)
             self._frames = frames

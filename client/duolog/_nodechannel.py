@@ -278,9 +278,11 @@ class GrpcChannel:
     async def close(self, grace: float | None = None) -> None:
         """End all calls; waiting sends fail."""
         stream, self._stream = self._stream, None
-        if stream is not None:
-            await stream.close()
         try:
-            await self._channel.close(grace)
-        finally:
-            grpc_closed(self)
+            if stream is not None:
+                await stream.close()
+        finally:  # also where the wait for its tasks is cancelled
+            try:
+                await self._channel.close(grace)
+            finally:
+                grpc_closed(self)

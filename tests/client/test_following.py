@@ -3,10 +3,11 @@
 import asyncio
 import random
 import statistics
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import duolog
 import duolog.sync
@@ -17,7 +18,7 @@ from duolog import _connection, _sending
 from duolog._backoff import HINTED_SECONDS, LONGEST_SECONDS, BackOff
 from duolog._connection import Connection
 from duolog._errors import EPOCH_KEY, ERROR_KEY, MASTER_KEY, error_of, status_of, trailing_of
-from duolog._nodechannel import Channel, uncancelled
+from duolog._nodechannel import Channel, GrpcChannel, uncancelled
 from duolog._router import Router
 from duolog._runtime import MACHINE, Runtime
 from duolog._topics import LogEnd, TopicCache
@@ -546,3 +547,65 @@ async def test_topics_of_one_node_are_asked_for_on_the_clients_runtime() -> None
         assert dialled == []
         assert await client.topics_at("127.0.0.1:2", ["T"]) == []
     assert dialled == ["127.0.0.1:2"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks begin in a later turn")
+async def test_frames_are_looked_for_where_tasks_begin_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+
+    async def learn(connection: Connection, channel: object) -> None:
+        asked.append(channel)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(Connection, "_learn", learn)
+    monkeypatch.setattr(_connection, "GATE_SECONDS", 60.0)
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009  # not in 3.11
+    connection = Connection(("127.0.0.1:1",))
+    await asyncio.wait_for(connection.settled(60.0), 5.0)
+    assert len(asked) == 1
+    await connection.close()
+
+
+async def test_a_call_that_is_retried_after_the_end_of_its_client_opens_nothing() -> None:
+    connection = Connection(("127.0.0.1:1",))
+
+    async def closed(left: float) -> None:
+        await connection.close()
+        raise duolog.Unavailable("the channel was closed")
+
+    with pytest.raises(duolog.Unavailable, match="the client is closed"):
+        await connection.call(closed, 5.0)
+    with pytest.raises(duolog.Unavailable, match="the client is closed"):
+        await connection.append(
+            wire.AppendRequest(id=1), b"", asyncio.get_running_loop().time() + 5
+        )
+    assert connection._grpc is None
+    assert connection._following is None
+
+
+async def test_a_channel_is_closed_also_where_its_close_is_cancelled() -> None:
+    class Node:
+        """A channel whose append stream does not end."""
+
+        unary_unary = unary_stream = stream_stream = None
+        closed = False
+
+        async def close(self, grace: float | None) -> None:
+            self.closed = True
+
+    class Stream:
+        async def close(self) -> None:
+            await asyncio.Event().wait()
+
+    node: Any = Node()
+    channel = GrpcChannel(node)
+    channel._stream = cast(Any, Stream())
+    closing = asyncio.ensure_future(channel.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert node.closed
