@@ -298,7 +298,11 @@ class Posted:
         return self._posted.error()
 
     def receipt(self, timeout: float | None = None) -> Receipt:
-        """Wait until it is stored. Raises as `send`; TimeoutError after `timeout` seconds."""
+        """Wait until it is stored. Raises as `send`; TimeoutError after `timeout` seconds.
+
+        A send's Timeout is a TimeoutError, too: after it `done` is true, and waiting again is
+        of no use.
+        """
         if not self._posted.done:
             self._loop.run(self._posted.settled(timeout))
         return self._posted.receipt()
