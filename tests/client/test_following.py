@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import socket
 import statistics
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -609,3 +610,32 @@ async def test_a_channel_is_closed_also_where_its_close_is_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await closing
     assert node.closed
+
+
+@pytest.mark.parametrize("frames_break", [False, True])
+async def test_grpc_is_left_once_no_call_is_in_flight_on_it_if_frames_are_still_there(
+    frames_break: bool,
+) -> None:
+    class Frames:
+        error = None
+
+        async def close(self) -> None:
+            pass
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        connection = Connection((f"127.0.0.1:{silent.getsockname()[1]}",))
+        channel = connection._grpc = GrpcChannel(MACHINE.open(connection.endpoint))
+        connection._frames = cast(Any, Frames())
+        admin = stubs.AdminStub(cast(grpc.aio.Channel, channel))
+        calls = [admin.Route(wire.RouteRequest(), timeout=60) for _ in range(2)]
+        leaving = asyncio.ensure_future(connection._leave_grpc())
+        calls[0].cancel()
+        await asyncio.sleep(0.01)
+        assert not leaving.done()
+        assert not calls[1].done()
+        if frames_break:
+            connection._frames = None
+        calls[1].cancel()
+        await asyncio.wait_for(leaving, 30)
+        assert connection._grpc is (channel if frames_break else None)
+        await connection.close()
