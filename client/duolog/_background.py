@@ -51,8 +51,12 @@ class Background:
         self._tasks: dict[asyncio.Task[Any], None] = {}  # ended in the order of their beginnings
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin; the task may be awaited, or cancelled."""
-        task = asyncio.get_running_loop().create_task(work)
+        """Begin in a later turn, whatever the program's task factory does (`eager_task_factory`
+        of 3.12): owners note the task, and what it is for, first. It may be awaited, or cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        plain = loop.get_task_factory() is None
+        task = loop.create_task(work) if plain else asyncio.Task(work, loop=loop)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task

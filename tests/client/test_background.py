@@ -484,3 +484,23 @@ async def test_a_client_closes_its_connections_though_a_part_cannot_be_closed(
         await client.close()
     assert closed == ["producer", "topics", "router"]
     await router.close()
+
+
+async def test_an_owned_task_is_none_of_the_programs_task_factory() -> None:
+    """asyncio's own eager one runs a task before its owner has noted it."""
+
+    def factory(*_: Any, **how: Any) -> Any:
+        raise AssertionError("not asked")
+
+    begun: list[bool] = []
+
+    async def begin() -> None:
+        begun.append(background.busy)
+
+    background, loop = Background(), asyncio.get_running_loop()
+    loop.set_task_factory(factory)
+    task = background.start(begin())
+    loop.set_task_factory(None)  # the loop's own end begins tasks, too
+    assert not begun
+    await task
+    assert begun == [True]

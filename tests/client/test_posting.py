@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import duolog
 import pytest
@@ -490,3 +492,18 @@ def test_every_message_has_one_outcome_and_its_place_in_its_queue(
         assert not bench.producer._batcher._busy
 
     asyncio.run(run())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="no task begins at once")
+async def test_messages_are_sent_where_the_programs_tasks_begin_at_once(bench: Bench) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009  # not in 3.11
+    producer = bench.producer
+    ways: tuple[dict[str, Any], ...] = ({}, {"queue_id": 1}, {"key": "k"})
+    for how in ways:
+        posted = [producer.post("T", b"posted", **how) for _ in range(3)]
+        sent = [asyncio.create_task(producer.send("T", b"sent", **how)) for _ in range(3)]
+        async with asyncio.timeout(10):
+            await asyncio.gather(*posted, *sent)
+    assert sum(len(bodies) for _, bodies in bench.nodes.batches) == 18
+    await producer.close()
