@@ -252,8 +252,7 @@ class Cluster:
     def _stop(self) -> None:
         """No coroutine outlives the run."""
         for node in self.nodes:
-            if node.services is not None:
-                node.services.stop()
+            node.stop_loops()
         for programs in (self.programs, self.sdk, self.lite, self.access, self.remade):
             if programs is not None:
                 programs.stop()

@@ -298,7 +298,7 @@ class Node:
         self.world.note(f"{self.name} cannot start: {error.strerror}")
         self.up = False
         self.disk.kill()
-        self._stop_loops()
+        self.stop_loops()
         if self.disk.failed_syncs > failed_syncs:
             self.ghost.sync_failed(self)
         return False
@@ -412,7 +412,7 @@ class Node:
             return
         self.up = False
         self.disk.kill()
-        self._stop_loops()
+        self.stop_loops()
         ends = [*self._ends.values(), self._stream, self._spare]
         for end in ends:
             if end is not None and self.chance.random() < 0.7:
@@ -427,7 +427,8 @@ class Node:
         chance = self.world.chance(f"answers:{self.name}:{self.boot}")
         return Answers.of_node(self, SimClock(self), chance)
 
-    def _stop_loops(self) -> None:
+    def stop_loops(self) -> None:
+        """The process, or the run, is over: none of its coroutines outlives it."""
         if self.services is not None:
             self.services.stop()
         elif self.answers is not None:

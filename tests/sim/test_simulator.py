@@ -5,6 +5,7 @@ that the commit draws.
 """
 
 import contextlib
+import gc
 import random
 import subprocess
 import sys
@@ -61,6 +62,11 @@ def test_guarantees_of_elected_groups_hold_while_the_set_changes_late() -> None:
     for seed in range(10):
         outcome = run(seed, slow_etcd_and_short_cuts(seed), elected=True)
         assert outcome.violation == "", seed
+
+
+def test_no_loop_of_a_run_outlives_it() -> None:
+    assert run(12, elected=True).violation == ""  # its nodes have logs of their own
+    gc.collect()  # a loop that was not closed complains
 
 
 def test_guarantees_of_services_hold_and_a_run_is_repeatable() -> None:
