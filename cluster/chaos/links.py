@@ -84,7 +84,7 @@ class Links:
             return
         self._made = False
         for space in (*map(self._space, self._numbers), self._hub):
-            subprocess.run(["ip", "netns", "del", space], capture_output=True)
+            subprocess.run(["ip", "netns", "del", space], capture_output=True, timeout=30)
 
     # -- faults --------------------------------------------------------------------------------
 

@@ -721,9 +721,9 @@ class FailoverService:
         self.step(Changed())
         try:
             async with asyncio.timeout_at(until):
-                while still:
-                    await read
-                    read, still = self._next_read(), self._still(node)
+                await read
+                while still := self._still(node):
+                    await self._next_read()
         except TimeoutError:
             raise sdk.Busy(
                 f"{node} is marked as drained and is still {still}: stop it only when "

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 
+def _messages(topic: "TopicDescription") -> int:
+    return sum(queue.max_offset - queue.min_offset for queue in topic.stats)
+
+
 def _row(topic: "TopicDescription") -> dict[str, object]:
     return {
         "topic": topic.topic,
@@ -24,7 +28,7 @@ def _row(topic: "TopicDescription") -> dict[str, object]:
         **({"lite_ttl": topic.lite_ttl_minutes} if topic.lite_ttl_minutes else {}),
         **({"owner": topic.owner} if topic.owner else {}),
         **({"retention_hours": topic.retention_hours} if topic.retention_hours else {}),
-        "messages": sum(s.max_offset - s.min_offset for s in topic.stats),
+        "messages": _messages(topic),
     }
 
 
@@ -57,12 +61,14 @@ def _parts(topic: str, *, sizes: bool = False) -> "list[TopicDescription]":
 def show(topic: str) -> None:
     """Show a topic: its settings, how many messages it has, when the last one was stored."""
     parts = _parts(topic)
-    rows = list(map(_row, parts))
     last_ms = max(queue.last_store_time_ms or 0 for part in parts for queue in part.stats) or None
-    whole: dict[str, object] = {**rows[0], "group": [part.group for part in parts]}
-    for name in ("queues", "messages"):
-        whole[name] = sum(int(str(row[name])) for row in rows)
-    whole["last_store_time"] = last_ms if output.wants_json() else iso(last_ms)
+    whole = {
+        **_row(parts[0]),
+        "group": [part.group for part in parts],
+        "queues": sum(part.queues for part in parts),
+        "messages": sum(map(_messages, parts)),
+        "last_store_time": last_ms if output.wants_json() else iso(last_ms),
+    }
     output.print_facts(whole)
 
 
