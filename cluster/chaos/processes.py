@@ -236,12 +236,12 @@ class ProcessTarget:
 
     def hang_disk(self, node: str) -> None:
         """Freeze the file system: writers wait in the kernel."""
-        subprocess.run(["fsfreeze", "-f", str(self.directory / node)], check=True)
+        subprocess.run(["fsfreeze", "-f", str(self.directory / node)], check=True, timeout=60)
         self._hung.add(node)
 
     def free_hung_disk(self, node: str) -> None:
         """Thaw it."""
-        subprocess.run(["fsfreeze", "-u", str(self.directory / node)], check=True)
+        subprocess.run(["fsfreeze", "-u", str(self.directory / node)], check=True, timeout=60)
         self._hung.discard(node)
 
     def power_cut_all(self) -> None:
