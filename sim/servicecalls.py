@@ -157,6 +157,7 @@ class Sender:
                 sequence=number,
                 **fields(node),  # type: ignore[arg-type]
             )
+            sent.place = int(node.store.max_offset)  # at least, where the node dies while it stores
             reply, waiting = appends_of(broker).append(request, HOST)
             if reply.status == wire.PUT_OK:
                 sent.stored, sent.stored_by = self._world.now, mastership(node)

@@ -38,6 +38,7 @@ class TopicCache:
         self._known: dict[str, tuple[float, list[Slot]]] = {}  # and until when
         self._whole: dict[str, tuple[float, list[Slot]]] = {}  # with every group, and since when
         self._asking: Joint[tuple[str, bool], list[Slot]] = Joint()
+        self._learning: Joint[tuple[str, str], int] = Joint()
         self._ends: dict[str, LogEnd] = {}
 
     def known_end(self, group: str) -> LogEnd:
@@ -58,8 +59,14 @@ class TopicCache:
         return group in self._ends
 
     async def learn_end(self, group: str, topic: str, timeout: float) -> None:
-        """Ask a node up to where a group's log is confirmed."""
-        await self._queues(group, topic, timeout, create=True)
+        """Ask a node up to where a group's log is confirmed.
+
+        All wait for the same answer: sends continue in the order they came.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout
+        await self._learning.call(
+            (group, topic), lambda: self._queues(group, topic, timeout, create=True), deadline
+        )
 
     async def slots(self, topic: str, timeout: float, create: bool = False) -> list[Slot]:
         """All queues of a topic, sorted by group and id. Raises UnknownTopic.
@@ -197,7 +204,8 @@ class TopicCache:
         """Ask no more."""
         if self._router.forked:
             return
-        await self._asking.stop()
+        for shared in (self._asking, self._learning):
+            await shared.stop()
 
 
 def _has_queues(answer: int | Exception) -> bool:

@@ -103,6 +103,7 @@ class World:
             connection=lambda group: nodes[group],
             groups=self._groups,
             has_choice=len(nodes) > 1,
+            forked=False,
         )
         self.router = cast(Router, router)
         self.topics = Topics(self.router, [(group, 0) for group in nodes])
@@ -444,6 +445,27 @@ async def test_the_end_of_a_log_is_what_its_node_says() -> None:
     await topics.learn_end("a", "T", 5.0)
     assert topics.knows_end("a")
     assert topics.known_end("a") == LogEnd(800, 5)
+
+
+async def test_first_sends_to_a_queue_go_in_the_order_they_came() -> None:
+    """None of them asks for the log's end by itself: answers may come in any order."""
+
+    class Asked(Node):
+        admin, asked = None, 0
+
+        async def call(self, make: Any, timeout: float) -> Any:
+            self.asked += 1
+            for _ in range(20 - 2 * self.asked):
+                await asyncio.sleep(0)
+            return wire.ListTopicsReply(confirm_offset=800, confirm_nonce=5)
+
+    node = Asked(*[wire.PUT_OK] * 8)
+    world = World(a=node)
+    topics = world.sender.topics = TopicCache(world.router)
+    batches = [Batch("T", ("a", 0), PLAIN, pack([b"%d" % k]), pack([b""]), 1, k) for k in range(8)]
+    await asyncio.gather(*(world.sender.send(batch, 5.0) for batch in batches))
+    assert (node.bodies, node.asked) == ([b"%d" % k for k in range(8)], 1)
+    await topics.close()
 
 
 async def test_a_pause_at_the_deadline_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
