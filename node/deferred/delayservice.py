@@ -521,9 +521,14 @@ class DelayService:
     async def recall(self, topic: str, handle: RecallHandle) -> None:
         """Recall a message.
 
-        Raises NoSuchMessage if it is no longer pending, Busy if it cannot be read yet, Unavailable
-        if the recall was not stored, ResultUnknown if it was and may be lost with this node.
+        Raises NotMaster, NoSuchMessage if it is no longer pending, Busy if it cannot be read yet,
+        Unavailable if the recall was not stored, ResultUnknown if it was and may be lost with this
+        node.
         """
+        admission = self._core.admission
+        admission.check_current()
+        if not admission.may_store():
+            raise sdk.Unavailable("this node does not accept puts now")
         timers = await self._opened()
         gone = sdk.NoSuchMessage(f"message {handle.message_id} was already delivered or recalled")
         stored = self._core.store.next_offset(TIMER_TOPIC, QUEUE)

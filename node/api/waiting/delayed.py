@@ -112,10 +112,6 @@ class Delayed:
         """Recall a timed message. Raises NoSuchMessage where it does not wait, NotMaster, Busy,
         ResultUnknown, Unavailable.
         """
-        admission = self._broker.admission
-        admission.check_current()
-        if not admission.may_store():
-            raise sdk.Unavailable("this node does not accept puts now")
         handle = RecallHandle(
             self._broker.group, request.topic, request.queue_offset, request.unique_key
         )

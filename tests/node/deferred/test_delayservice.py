@@ -492,6 +492,29 @@ async def test_a_recall_that_the_node_refuses_leaves_the_message_to_be_delivered
         await world.delays.recall("T", handle)
 
 
+async def test_a_node_that_stores_nothing_recalls_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever protocol asks for it: a master that may be behind does not know what still waits."""
+    await world.put(1, 2)
+    handle = RecallHandle(world.broker.group, "T", 0, "0" * 32)
+    admission = world.broker.admission
+
+    def behind() -> None:
+        raise duolog.NotMaster("a slave may have more")
+
+    for name, answer, error in (
+        ("check_current", behind, duolog.NotMaster),
+        ("may_store", lambda: False, duolog.Unavailable),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(admission, name, answer)
+            with pytest.raises(error):
+                await world.delays.recall("T", handle)
+        assert world.done() == 0
+    await world.delays.recall("T", handle)
+
+
 async def test_a_recall_waits_until_the_message_can_be_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
