@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import duolog
+from duolog.testing._node import ChildNode
+from duolog.testing._ports import free_endpoint
 
-from duolog_server.demo.childnode import ChildNode
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.store.osdisk import OsDisk
 
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import grpc
 import grpc.aio
-
-from duolog_server.demo.ports import free_endpoint
+from duolog.testing._ports import free_endpoint
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),

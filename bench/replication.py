@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import median
 
 import duolog
+from duolog.testing._ports import free_endpoint
 
 from bench import limits
 from bench.harness import (
@@ -18,7 +19,6 @@ from bench.harness import (
 )
 from duolog_server.demo import measure
 from duolog_server.demo.measure import Load, percentile
-from duolog_server.demo.ports import free_endpoint
 
 CATCH_UP_BYTES = 2 << 30
 ROUNDS = 3

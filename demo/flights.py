@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 import duolog
 import duolog.sync
+from duolog.testing._node import ChildNode
 from rich.console import Console
 
-from duolog_server.demo.childnode import ChildNode
 from duolog_server.demo.takeover import DemoError, flights_file, three_nodes
 from duolog_server.demo.topics import create_topic
 from duolog_server.pipeline.replay import replay

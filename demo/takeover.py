@@ -27,6 +27,8 @@ from typing import TextIO
 
 import duolog
 from duolog._background import together
+from duolog.testing._node import ChildNode
+from duolog.testing._ports import free_endpoint
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -38,8 +40,6 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from duolog_server.demo.childnode import ChildNode
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.demo.registryserver import RegistryServer
 from duolog_server.demo.topics import create_topic
 

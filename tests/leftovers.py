@@ -16,8 +16,8 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
+from duolog.testing._process import ChildProcess
 
-from duolog_server.demo.childprocess import ChildProcess
 from tests.process.forks import Forked, Nursery
 
 Process = subprocess.Popen[Any] | Forked

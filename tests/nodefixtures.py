@@ -7,8 +7,8 @@ from typing import Any
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.ha.registry import Registry
 from duolog_server.node.identity.access import lockout
 from duolog_server.node.identity.access.secrets import HASH_BYTES

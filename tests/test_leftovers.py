@@ -12,7 +12,7 @@ PASSES = "def test_that_follows():\n    gc.collect()\n"
 BEGINS = (
     "import gc, pathlib, subprocess, sys\n"
     "import pytest\n"
-    "from duolog_server.demo.childprocess import ChildProcess\n"
+    "from duolog.testing._process import ChildProcess\n"
     "SLEEPS = [sys.executable, '-ISc', 'import time; print(\"it is here\", flush=True); '\n"
     "          'time.sleep(600)']\n"
     "def begun():\n"

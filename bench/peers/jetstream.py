@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from duolog.testing._ports import free_ports
+from duolog.testing._process import ChildProcess
+
 from bench.peers.clients.program import program
 from bench.peers.peer import ClientProgram, Facts, Server, Unavailable, Work
-from duolog_server.demo.childprocess import ChildProcess
-from duolog_server.demo.ports import free_ports
 
 MEMBERS = 3
 NO_BATCH = {

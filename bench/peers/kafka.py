@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from duolog.testing._ports import free_ports
+from duolog.testing._process import ChildProcess
+
 from bench.peers import maven
 from bench.peers.clients.program import PARTITIONS, program
 from bench.peers.peer import (
@@ -19,8 +22,6 @@ from bench.peers.peer import (
     Work,
 )
 from bench.peers.rows import Kind
-from duolog_server.demo.childprocess import ChildProcess
-from duolog_server.demo.ports import free_ports
 
 VERSION = "4.1.2"
 ARTIFACTS = (f"org.apache.kafka:kafka_2.13:{VERSION}", f"org.apache.kafka:kafka-tools:{VERSION}")

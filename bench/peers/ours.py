@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from duolog.testing._node import ChildNode
+from duolog.testing._ports import free_endpoint
+from duolog.testing._process import ChildProcess
+
 from bench.peers.clients.program import program
 from bench.peers.peer import ClientProgram, Facts, Work
-from duolog_server.demo.childnode import ChildNode
-from duolog_server.demo.childprocess import ChildProcess
-from duolog_server.demo.ports import free_endpoint
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from duolog.testing._process import ChildProcess
+
 from bench.peers.rows import Kind
-from duolog_server.demo.childprocess import ChildProcess
 
 
 class Unavailable(Exception):

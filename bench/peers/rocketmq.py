@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from duolog.testing._ports import free_ports
+from duolog.testing._process import ChildProcess
+
 from bench.peers import maven
 from bench.peers.clients.program import read
 from bench.peers.peer import ClientProgram, Facts, PeerFailed, Server, Work
-from duolog_server.demo.childprocess import ChildProcess
-from duolog_server.demo.ports import free_ports
 
 MODULES = ("broker", "namesrv", "client", "tools")
 CLIENT = Path(__file__).parent / "clients" / "RocketClient.java"

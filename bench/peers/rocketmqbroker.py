@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from duolog.testing._ports import free_ports
+
 from bench.peers.peer import Server
 from bench.peers.rocketmq import LINK_PORT, PATIENT, broker_port, server_process
 from duolog_server.compat.remoting.codec import fastjson
-from duolog_server.demo.ports import free_ports
 
 HEAP = ("-Xms96m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 GROUP = "broker-a"

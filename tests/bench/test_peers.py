@@ -14,6 +14,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from duolog.testing._ports import free_endpoint
+from duolog.testing._process import ChildProcess
 
 from bench.peers import __main__ as program
 from bench.peers import maven, serving
@@ -35,8 +37,6 @@ from bench.peers.peer import (
 )
 from bench.peers.rounds import TIME_OVER, Outcome, Rounds
 from bench.peers.rows import BY_NAME, FULL, ROWS, Kind, Scale
-from duolog_server.demo.childprocess import ChildProcess
-from duolog_server.demo.ports import free_endpoint
 
 SERVER = "import time; time.sleep(600)"
 ANSWER = "print('began', flush=True); print('ended 1000 0.5 250 900', flush=True)"

@@ -7,8 +7,8 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import duolog.sync
+from duolog.testing._ports import free_endpoint
 
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.demo.registryserver import RegistryServer
 from tests.keyfiles import access_files
 from tests.process.support import NodeProcess

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import duolog.sync
 import pytest
+from duolog.testing._ports import free_endpoint
+from duolog.testing._process import ChildProcess
 
-from duolog_server.demo.childprocess import ChildProcess
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.demo.registryserver import RegistryServer
 from tests.browser.conftest import Open
 from tests.browser.test_pages import NARROW, WIDE, violations

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from duolog.testing._ports import free_ports
+from duolog.testing._process import ChildProcess
 
 from bench.peers.peer import Server, Unavailable
 from bench.peers.rocketmq import LINK_PORT, PATIENT, RocketMq, broker_port, server_process
-from duolog_server.demo.childprocess import ChildProcess
-from duolog_server.demo.ports import free_ports
 from tests.conformance.languages import SHORT_LIVED
 
 HEAP = ("-Xms256m", "-Xmx256m", "-XX:MaxDirectMemorySize=512m", *SHORT_LIVED)

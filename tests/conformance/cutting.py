@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from duolog.testing._process import ChildProcess
+
 from bench.peers.peer import Server
-from duolog_server.demo.childprocess import ChildProcess
 from tests.conformance.classic import Producer
 from tests.process.support import environment
 

@@ -8,9 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from duolog.testing._ports import free_endpoint
+from duolog.testing._process import ChildProcess
+
 from duolog_server.compat.remoting.calling import connect
-from duolog_server.demo.childprocess import ChildProcess
-from duolog_server.demo.ports import free_endpoint
 from tests.conformance.brokers import Cluster, cluster, end_server
 from tests.conformance.classic import AWAY, QUEUES, Consumer, Producer, create_topic, send
 from tests.conformance.cutting import NO_KILL, Cutting, Kill

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import duolog.sync
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from bench.peers.peer import Server, Unavailable
 from bench.peers.rocketmq import RocketMq
-from duolog_server.demo.ports import free_endpoint
 from tests.conformance.brokers import end_server
 from tests.conformance.conftest import SMALL
 from tests.conformance.differential.sides import Side, registered

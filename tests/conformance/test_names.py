@@ -11,6 +11,7 @@ from typing import Any
 
 import duolog.sync
 import pytest
+from duolog.testing._ports import free_endpoint, free_ports
 
 from bench.peers.peer import Server
 from bench.peers.rocketmqbroker import RocketmqBroker, name_server
@@ -18,7 +19,6 @@ from duolog_server.chaos.processes import ProcessTarget
 from duolog_server.compat.remoting.calling import CallRefused, connect
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.command import Command
-from duolog_server.demo.ports import free_endpoint, free_ports
 from tests.conformance.brokers import READY_SECONDS, end_server, jars_of
 from tests.conformance.conftest import LEASE_SECONDS, LED_SECONDS_MAX, SMALL, next_master
 from tests.conformance.languages import java_with, need, outcome

@@ -10,10 +10,10 @@ from typing import Any
 
 import duolog.sync
 import pytest
+from duolog.testing._node import ChildNode
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.chaos.processes import ProcessTarget
-from duolog_server.demo.childnode import ChildNode
-from duolog_server.demo.ports import free_endpoint
 from tests.certificates import certificates
 from tests.conformance.conftest import (
     LEASE_SECONDS,

@@ -9,10 +9,10 @@ from typing import Any
 
 import duolog.sync
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.calling import connect
 from duolog_server.compat.remoting.codec.codes import RequestCode
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.runtime.tls import Tls
 from tests.conformance.brokers import cluster, end_server
 from tests.conformance.conftest import SMALL, dead_letters

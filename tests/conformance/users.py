@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import duolog.sync
+from duolog.testing._node import ChildNode
 
-from duolog_server.demo.childnode import ChildNode
 from duolog_server.node.runtime.tls import Tls
 from tests.certificates import certificates
 from tests.conformance.conftest import SMALL, rights_of

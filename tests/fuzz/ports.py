@@ -26,9 +26,9 @@ from pathlib import Path
 import duolog
 import structlog
 from duolog import _frames as frames
+from duolog.testing._ports import free_endpoint
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.ha import frames as ha_frames
 from duolog_server.node.replication.outgoing import HA_METHOD
 from duolog_server.node.runtime.config import Config

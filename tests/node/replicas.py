@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import duolog
+from duolog.testing._ports import free_endpoint
 
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.ha.master import Master
 from duolog_server.ha.progress import ConnectionState
 from duolog_server.ha.slave import Slave

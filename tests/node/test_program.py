@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from duolog_server.demo.ports import free_endpoint
+from duolog.testing._ports import free_endpoint
 
 ROOT = Path(__file__).parents[2]
 STARTS = """

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import duolog.sync
 import pytest
+from duolog.testing._ports import free_ports
 
-from duolog_server.demo.ports import free_ports
 from tests.pipeline.test_audit import fill, flip, records
 from tests.process.support import ROOT, NodeProcess, run_cli
 from tests.sparkfixtures import JAVA, JVM, need_java

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import duolog.sync
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.grpc.protocol.stubs import Code, definition, service
-from duolog_server.demo.ports import free_endpoint
 from tests.compat.grpc.api import message, resource
 from tests.process.support import NodeProcess
 from tests.scraping import Scrape, scrape

@@ -20,12 +20,12 @@ from typing import Any
 import duolog.sync
 import grpc
 import pytest
+from duolog.testing._ports import free_endpoint
+from duolog.testing._process import ChildProcess
 
 from duolog_server.chaos.localetcd import LocalEtcd
 from duolog_server.compat.grpc.protocol.stubs import rpc
 from duolog_server.demo.certificates import Authority
-from duolog_server.demo.childprocess import ChildProcess
-from duolog_server.demo.ports import free_endpoint
 from tests.etcd import need_etcd
 from tests.process.measured import Measured, official, received, send_timed
 from tests.topics import create_topic

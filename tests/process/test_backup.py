@@ -12,9 +12,9 @@ from pathlib import Path
 import duolog
 import duolog.sync
 import pytest
+from duolog.testing._ports import free_endpoint
+from duolog.testing._process import ChildProcess
 
-from duolog_server.demo.childprocess import ChildProcess
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.demo.registryserver import RegistryServer
 from tests.known import known
 from tests.process.forks import PROGRAM

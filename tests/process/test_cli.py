@@ -14,9 +14,9 @@ from pathlib import Path
 import duolog.sync
 import grpc.aio
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.grpc.protocol.stubs import Resource, definition, rpc, service
-from duolog_server.demo.ports import free_endpoint
 from tests.process.support import (
     INDEX_ENTRIES,
     INDEX_SLOTS,

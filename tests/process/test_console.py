@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from duolog.testing._ports import free_endpoint
+from duolog.testing._process import ChildProcess
 
 from duolog_server.demo.certificates import Authority
-from duolog_server.demo.childprocess import ChildProcess
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.runtime import consoleprocess
 from duolog_server.node.runtime.consoleprocess import ConsoleOptions, ConsoleProcess
 from duolog_server.ops.console.__main__ import NICE

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import duolog
 import pytest
+from duolog.testing._node import ChildNode
+from duolog.testing._process import ChildProcess
 
 from duolog_server.compat.migration import state as states
 from duolog_server.compat.migration.cutover import Patience
 from duolog_server.compat.migration.program import Source, cut_over
 from duolog_server.compat.migration.state import State
-from duolog_server.demo.childnode import ChildNode
-from duolog_server.demo.childprocess import ChildProcess
 from duolog_server.store.osdisk import OsDisk
 from tests.compat.migration.conftest import config_of
 from tests.compat.migration.master import HandMaster, copied, serving, written

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from duolog.testing._node import ChildNode
 
-from duolog_server.demo.childnode import ChildNode
-from tests.process.forks import NODES, Forked, Forks, _write
+from tests.process.forks import NODES, Commands, Forked, _write, suits
 from tests.process.support import ROOT, SMALL_FILES, NodeProcess, environment, run_cli
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture
-def forks() -> Iterator[Forks]:
+def forks() -> Iterator[Commands]:
     """With a nursery of their own."""
-    made = Forks("duolog_server.ops.cli.output")
-    assert made.suit(environment())
+    made = Commands("duolog_server.ops.cli.output")
+    assert suits(made, environment())
     yield made
     made.close()
 
@@ -32,12 +32,12 @@ def endless(tmp_path: Path) -> tuple[str, ...]:
     return "config", "show", "--config", str(file)
 
 
-def forked(forks: Forks, words: tuple[str, ...]) -> Forked:
+def forked(forks: Commands, words: tuple[str, ...]) -> Forked:
     with open(os.devnull, "r+b") as nothing:
         return forks.fork(words, ROOT, (nothing.fileno(), nothing.fileno(), nothing.fileno()))
 
 
-def test_output_errors_input_and_status_are_the_commands(forks: Forks, tmp_path: Path) -> None:
+def test_output_errors_input_and_status_are_the_commands(forks: Commands, tmp_path: Path) -> None:
     (tmp_path / "duolog.toml").write_text('[node]\nname = "ü"\n')
     shown = forks.run(("config", "show"), tmp_path, "", 60)
     assert (shown.returncode, shown.stderr) == (0, "")
@@ -55,13 +55,13 @@ def test_input_that_a_command_does_not_wait_for_is_lost() -> None:
         os.fstat(writes)
 
 
-def test_a_command_that_ends_too_late_is_killed(forks: Forks, endless: tuple[str, ...]) -> None:
+def test_a_command_that_ends_too_late_is_killed(forks: Commands, endless: tuple[str, ...]) -> None:
     with pytest.raises(subprocess.TimeoutExpired, match=r"'config', 'show'.* timed out"):
         forks.run(endless, ROOT, "", 0.0)
 
 
 def test_a_process_that_is_aborted_says_where_it_stands(
-    forks: Forks, endless: tuple[str, ...], tmp_path: Path
+    forks: Commands, endless: tuple[str, ...], tmp_path: Path
 ) -> None:
     errors = tmp_path / "errors"
     with open(os.devnull, "r+b") as nothing, errors.open("wb") as told:
@@ -75,7 +75,7 @@ def test_a_process_that_is_aborted_says_where_it_stands(
 
 
 def test_a_fork_is_told_from_others_and_ends_by_its_own_signal(
-    forks: Forks, endless: tuple[str, ...]
+    forks: Commands, endless: tuple[str, ...]
 ) -> None:
     first, second = forked(forks, endless), forked(forks, endless)
     assert first.pid != second.pid
@@ -90,22 +90,23 @@ def test_a_fork_is_told_from_others_and_ends_by_its_own_signal(
     first.kill()  # nothing
 
 
-def test_what_was_forked_ends_with_its_nursery(forks: Forks, endless: tuple[str, ...]) -> None:
+def test_what_was_forked_ends_with_its_nursery(forks: Commands, endless: tuple[str, ...]) -> None:
     left = forked(forks, endless)
     forks.close()
     assert left.wait(60) == -signal.SIGKILL
 
 
-def test_what_a_session_of_spark_sets_is_no_other_environment(forks: Forks) -> None:
-    assert forks.suit({**environment(), "SPARK_BUFFER_SIZE": "1", "PYSPARK_PYTHON": "python3"})
-    assert not forks.suit({**environment(), "OF_THIS_NODE": "1"})
+def test_what_a_session_of_spark_sets_is_no_other_environment(forks: Commands) -> None:
+    spark = {"SPARK_BUFFER_SIZE": "1", "PYSPARK_PYTHON": "python3"}
+    assert suits(forks, {**environment(), **spark})
+    assert not suits(forks, {**environment(), "OF_THIS_NODE": "1"})
 
 
 def test_a_node_is_forked_and_one_with_another_environment_is_started(tmp_path: Path) -> None:
     usual = NodeProcess(tmp_path / "usual")
     other = ChildNode(tmp_path / "other", *SMALL_FILES)
     other.environment = {**environment(), "OF_THIS_NODE": "1"}
-    assert not NODES.suit(other.environment)
+    assert not suits(NODES, other.environment)
     try:
         usual.start()
         other.start()

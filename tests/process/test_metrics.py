@@ -11,9 +11,9 @@ from typing import Any
 import duolog.sync
 import grpc
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.grpc.protocol.stubs import rpc
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.broker import EXIT_FENCED
 from duolog_server.node.metrics.table import (
     AUDITED,

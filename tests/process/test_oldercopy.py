@@ -11,8 +11,8 @@ from pathlib import Path
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.demo.registryserver import RegistryServer
 from tests.known import known
 from tests.process.support import NodeProcess

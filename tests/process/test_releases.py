@@ -7,13 +7,13 @@ from pathlib import Path
 
 import duolog
 import pytest
+from duolog.testing._node import ChildNode
 
 from duolog_server.chaos.history import OK
 from duolog_server.chaos.processes import ProcessTarget
 from duolog_server.chaos.run import Run, ordered
 from duolog_server.chaos.timeline import Fault
 from duolog_server.chaos.workload import Load
-from duolog_server.demo.childnode import ChildNode
 from tests.etcd import need_etcd
 from tests.process.support import SMALL_FILES
 from tests.process.test_failover import carried_out

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import duolog.sync
 import pytest
+from duolog.testing._node import ChildNode
 
-from duolog_server.demo.childnode import ChildNode
 from duolog_server.store.kernels.jit import LIBRARY
 from tests.package import second_copies
 from tests.process.support import ROOT, environment

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from duolog.testing._ports import free_endpoint
 
-from duolog_server.demo.ports import free_endpoint
 from tests.process.support import ROOT, environment
 
 pytestmark = pytest.mark.process

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from duolog.testing._node import ChildNode
 
-from duolog_server.demo.childnode import ChildNode
 from tests.process.support import PATIENT, SMALL_FILES, refused, run_cli
 from tests.until import wait_until
 

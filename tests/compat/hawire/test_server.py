@@ -8,11 +8,11 @@ from pathlib import Path
 import duolog
 import pytest
 import structlog.testing
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.hawire import follower, server
 from duolog_server.compat.hawire.frames import REPORT
 from duolog_server.compat.hawire.server import SlavesServer
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.ha.progress import ConnectionState
 from duolog_server.node.replication import masterstream
 from duolog_server.serve.server import Node

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.port.dispatcher import Begun, Peer
 from duolog_server.compat.remoting.relay import RELAYED
 from duolog_server.compat.remoting.service import RemotingService
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.election.memoryregistry import MemoryRegistry
 from duolog_server.serve.server import Node
 from tests.compat.remoting.client import Remoting, connected, receipts, records

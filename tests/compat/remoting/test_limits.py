@@ -5,10 +5,10 @@ from typing import Any
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.serve.server import Node
 from duolog_server.store.grouptopics import dead_letter_topic, group_retry_topic
 from duolog_server.store.record import SENT_PROPERTIES_BYTES_MAX as SENT_MAX

@@ -5,10 +5,10 @@ import json
 from typing import Any
 
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.replicas import TABLES
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.runtime.config import Config, ConfigError
 from duolog_server.serve.server import Node
 from tests.compat.remoting.client import SENT_ONLY, Remoting, connected

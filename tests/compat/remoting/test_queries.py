@@ -4,12 +4,12 @@ import json
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.codec.bodies import LockBatch, QueueName, read_locks
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.consuming.clients import LOCK_MS, QueueLocks
 from duolog_server.compat.remoting.lookups import led_to, reached_at
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.offsets import QueueOffset

@@ -5,10 +5,10 @@ import json
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command, Serialization
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.serve.server import Node
 from tests.compat.remoting.client import LETTERS, Remoting, connected
 from tests.compat.remoting.test_sending import properties_of, stored

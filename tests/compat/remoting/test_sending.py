@@ -8,10 +8,10 @@ from unittest.mock import patch
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command, Serialization
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.engine.log import Outcome
 from duolog_server.node.net import connection_protocol
 from duolog_server.node.service.sends import Placed

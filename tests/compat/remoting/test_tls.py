@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.calling import Sign
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
@@ -18,7 +19,6 @@ from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX, FrameRea
 from duolog_server.compat.remoting.codec.signatures import ACCESS_KEY, SIGNATURE
 from duolog_server.compat.remoting.port import server as port_server
 from duolog_server.demo.certificates import Authority, Issued
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.net import handshakes
 from duolog_server.node.runtime import certificates
 from duolog_server.serve.server import Node

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.port.connection import Connection
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.deferred.transactionservice import Check
 from duolog_server.serve.server import Node
 from duolog_server.store.offsets import QueueOffset

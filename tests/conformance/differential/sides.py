@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from duolog.testing._ports import free_endpoint
+
 from duolog_server.compat.remoting.calling import Calling, CallRefused, connect
 from duolog_server.compat.remoting.codec.codes import RequestCode
-from duolog_server.demo.ports import free_endpoint
 from tests.conformance.brokers import READY_SECONDS, cluster, end_server
 from tests.conformance.conftest import SMALL
 from tests.process.support import NodeProcess

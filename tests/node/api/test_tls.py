@@ -9,8 +9,8 @@ import duolog.sync
 import grpc.aio
 import pytest
 from duolog import Tls, _runtime, _tls
+from duolog.testing._ports import free_endpoint
 
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.serve.server import Node
 from tests.certificates import certificates
 from tests.nodefixtures import StartNode, received

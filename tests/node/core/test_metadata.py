@@ -8,8 +8,8 @@ from typing import Any
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.metadatalog import MetadataLog
 from duolog_server.serve.server import Node

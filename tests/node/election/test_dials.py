@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 import structlog
+from duolog.testing._ports import free_endpoint
 
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.election import dials
 from duolog_server.node.election.dials import Dials
 

@@ -18,10 +18,10 @@ import pytest
 import structlog
 from duolog._connection import ATTEMPT_SECONDS
 from duolog._errors import error_of
+from duolog.testing._ports import free_endpoint
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.ha import failoverevents, identity, membership
 from duolog_server.ha.epochs import Epoch
 from duolog_server.ha.failover import Role

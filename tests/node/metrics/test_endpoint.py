@@ -9,8 +9,8 @@ from typing import Any
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.api.reservedport import ListenError
 from duolog_server.node.metrics import endpoint
 from duolog_server.node.metrics.endpoint import Endpoint

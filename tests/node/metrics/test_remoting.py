@@ -8,11 +8,11 @@ import weakref
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.port.dispatcher import tried
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.store.status import PutMessageStatus
 from tests.compat.remoting.client import connected
 from tests.compat.remoting.test_members import Client

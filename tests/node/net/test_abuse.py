@@ -15,11 +15,11 @@ import grpc
 import pytest
 from duolog import _frames as frames
 from duolog._runtime import CHANNEL_OPTIONS, MACHINE
+from duolog.testing._ports import free_endpoint
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 from structlog.testing import capture_logs
 
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.core import untaken as untaken_module
 from duolog_server.node.net.grpc import options as grpcoptions
 from duolog_server.serve import server

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint, free_ports
 from structlog.testing import capture_logs
 
 from duolog_server.compat.remoting.codec.codes import ResponseCode
-from duolog_server.demo.ports import free_endpoint, free_ports
 from duolog_server.node.api.reservedport import ListenError, ReservedPort
 from duolog_server.node.net.connections import host_of
 from duolog_server.node.net.listener import listen

@@ -16,11 +16,11 @@ import pytest
 from duolog import Tls, _connection
 from duolog._frameschannel import FramesChannel, connect
 from duolog._runtime import MACHINE
+from duolog.testing._ports import free_endpoint
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 from duolog_server.demo.certificates import Authority, Issued
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.runtime import certificates
 from duolog_server.serve.server import Node
 from tests.certificates import trusting

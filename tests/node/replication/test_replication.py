@@ -20,9 +20,9 @@ import pytest
 import structlog
 from duolog._errors import error_of
 from duolog._nodechannel import uncancelled
+from duolog.testing._ports import free_endpoint
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.ha import frames
 from duolog_server.ha.epochs import Epoch
 from duolog_server.ha.frames import Ack, Frame, Hello, Refusal, Refuse, Welcome

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from duolog.testing._ports import free_endpoint
 
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.audit.entry import Decision, Entry
 from duolog_server.node.broker import Broker
 from duolog_server.node.identity.quotas.quota import Kind, Limit

@@ -9,12 +9,12 @@ import duolog
 import grpc.aio
 import pytest
 from duolog._errors import error_of
+from duolog.testing._ports import free_endpoint
 from duolog.wire import duolog_pb2 as wire
 from structlog.testing import capture_logs
 
 from duolog_server.compat.grpc.protocol.stubs import Code
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.identity.access.lockout import FAILURE_MS, FREE
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs

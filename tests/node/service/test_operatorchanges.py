@@ -9,11 +9,11 @@ from typing import Any
 import duolog
 import pytest
 from duolog import _errors as sdk
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.grpc.protocol.stubs import admin
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.command import Command
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.audit.entry import Decision, Entry
 from duolog_server.node.broker import Broker
 from duolog_server.serve.server import Node

@@ -12,10 +12,10 @@ import duolog
 import grpc
 import grpc.aio
 import pytest
+from duolog.testing._ports import free_endpoint
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as otlp
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as stubs
 
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.deferred.delayservice import DelayService
 from duolog_server.node.metrics.table import METRICS, TRACED
 from duolog_server.node.runtime.config import Config, ConfigError

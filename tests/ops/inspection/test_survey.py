@@ -11,9 +11,9 @@ import duolog
 import pytest
 from duolog._client import parse_endpoints
 from duolog._runtime import MACHINE
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.demo.certificates import Authority
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.ops.cli.output import show_findings
 from duolog_server.ops.inspection import survey
 from duolog_server.ops.inspection.doctor.diagnosis import diagnose

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.serve.server import Node
 from tests.compat.grpc.administration.api import AdminApi
 from tests.compat.grpc.api import QUEUES, Api

@@ -6,10 +6,10 @@ from typing import Any
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Serialization
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.serve.server import Node
 from duolog_server.store.metadata import TopicConfig
 from tests.compat.remoting.administration.support import queue, refused, told

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command, Serialization
 from duolog_server.compat.remoting.codec.signatures import ACCESS_KEY, SIGNATURE, signed
 from duolog_server.compat.remoting.producing.transactions import NO_SUCH_HALF
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.deferred.transactionservice import Check
 from duolog_server.node.identity.access.rules import NO_SUCH_ID
 from duolog_server.serve.server import Node

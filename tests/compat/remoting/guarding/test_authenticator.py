@@ -5,9 +5,9 @@ from pathlib import Path
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.serve.server import Node
 from tests.compat.grpc.test_rights import make_topics
 from tests.compat.grpc.users import PASSWORD, Users, with_users

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import structlog.testing
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.fields import fields_of
 from duolog_server.compat.remoting.codec.signatures import ACCESS_KEY, SIGNATURE
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.serve.server import Node
 from tests.compat.grpc.test_rights import make_topics
 from tests.compat.grpc.users import Users, with_users

@@ -5,9 +5,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.codec.codes import ResponseCode
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.serve.server import Node
 from tests.compat.grpc.test_rights import make_topics
 from tests.compat.grpc.users import Users, with_users

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.calling import Sign
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.rules import RULES
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.serve.server import Node
 from tests.compat.grpc.test_rights import make_topics
 from tests.compat.grpc.users import Users, with_users

@@ -8,10 +8,10 @@ from typing import Any
 import duolog
 import pytest
 import structlog.testing
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.naming import NameServer, Registration
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.election.memoryregistry import MemoryRegistry
 from duolog_server.node.runtime.config import Config, ConfigError
 from duolog_server.serve.server import Node

@@ -6,6 +6,7 @@ from typing import Any
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.calling import Sign
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
@@ -13,7 +14,6 @@ from duolog_server.compat.remoting.codec.command import ONEWAY
 from duolog_server.compat.remoting.relay import RELAYED
 from duolog_server.compat.remoting.routes import Routes
 from duolog_server.demo.certificates import Authority
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.serve.server import Node
 from tests.compat.grpc.test_rights import make_topics
 from tests.compat.grpc.users import Users, with_users

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from duolog.testing._ports import free_endpoint
+
 from bench.peers.rocketmq import broker_port
-from duolog_server.demo.ports import free_endpoint
 
 
 def slaves() -> dict[str, Any]:

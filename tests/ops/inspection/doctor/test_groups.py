@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.compat.grpc.protocol.stubs import definition, service
 from duolog_server.compat.remoting.codec.codes import RequestCode
-from duolog_server.demo.ports import free_endpoint
 from duolog_server.ops.inspection.doctor.consumers import (
     ON_DEMAND,
     Patience,

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from duolog.testing import _ports as ports
 
-from duolog_server.demo import ports
 from tests.process.support import ROOT
 
 
@@ -20,7 +20,7 @@ def own_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_port_is_given_twice_to_two_processes_whatever_their_tmpdir(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys\n"
-        "from duolog_server.demo import ports\n"
+        "from duolog.testing import _ports as ports\n"
         "ports.SHARED = pathlib.Path(sys.argv[1])\n"
         "print(*ports.free_ports(40))"
     )

@@ -1,24 +1,39 @@
 """A program that forks others: each begins with its modules loaded, so a start costs no imports.
 
-`python -m tests.process.nursery FD MODULE...` loads the modules, reads what to start from a socket,
-and tells how it ended. What it forks runs `duolog` with words, files and a directory of its own.
+`python -m duolog_server.demo.nursery FD ROOT MODULE...` loads the modules, by default those of a
+node, reads what to start from a socket, and tells how it ended. What it forks runs `duolog`, or
+another module, with words, files and a directory of its own.
 
 Rules: it never uses gRPC, which has threads of its own, and starts no thread (those of numpy's
-OpenBLAS end before a fork, and begin again when they are used); what it forked ends with it.
+OpenBLAS end before a fork, and begin again when they are used). It ends when the socket is closed
+or its parent has ended, whose own forks may hold the socket open; what it forked ends with it, also
+where it is killed. At its end it removes the directory ROOT.
 """
 
+import ctypes
 import faulthandler
 import gc
 import importlib
 import json
 import os
+import runpy
 import selectors
+import shutil
 import signal
 import socket
 import sys
 import threading
 
 REQUEST_BYTES_MAX = 1 << 17
+PR_SET_PDEATHSIG = 1
+PROGRAM = "duolog_server.ops.cli.main"
+# What every node loads before it serves.
+NODE_MODULES = (
+    "duolog_server.ops.cli.node",
+    "duolog_server.node.runtime.logs",
+    "duolog_server.serve.server",
+    "duolog_server.compat.grpc.apis",
+)
 FILES = 4  # of a request: its three standard files, and where its id and its status are told
 
 
@@ -29,31 +44,38 @@ class Nursery:
         self._asked = asked
         self._ready = selectors.DefaultSelector()
         self._ready.register(asked, selectors.EVENT_READ)
+        self._pid = os.getpid()
+        self._parent = os.pidfd_open(os.getppid())
+        self._ready.register(self._parent, selectors.EVENT_READ)
         self._running: dict[int, tuple[int, int]] = {}  # by pidfd: the id, and where it is told
         # Ctrl-C in a terminal is for the tests, which end what they started.
         self._interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    def serve(self) -> list[str]:
-        """Fork until nobody asks any more (an empty list); in what is forked, its words."""
+    def serve(self) -> tuple[str, list[str]] | None:
+        """Fork until nobody asks any more (None); in what is forked, its module and its words."""
         while True:
             for key, _ in self._ready.select():
+                if key.fd == self._parent:
+                    self._end_all()
+                    return None
                 if key.fd != self._asked.fileno():
                     self._ended(key.fd)
                     continue
                 request, files, _, _ = socket.recv_fds(self._asked, REQUEST_BYTES_MAX, FILES)
                 if not request:
                     self._end_all()
-                    return []
-                if words := self._fork(json.loads(request), files):
-                    return words
+                    return None
+                wanted = json.loads(request)
+                if self._fork(str(wanted["directory"]), files):
+                    return str(wanted["module"]), list(wanted["words"])
 
-    def _fork(self, request: dict[str, list[str] | str], files: list[int]) -> list[str]:
-        """In the child: its words."""
+    def _fork(self, directory: str, files: list[int]) -> bool:
+        """Whether this is the child."""
         assert threading.active_count() == 1, "a fork has one thread"
         pid = os.fork()
         if pid == 0:
-            self._become(str(request["directory"]), files)
-            return list(request["words"])
+            self._become(directory, files)
+            return True
         *standard, status = files
         for number in standard:
             os.close(number)
@@ -61,12 +83,16 @@ class Nursery:
         watched = os.pidfd_open(pid)
         self._running[watched] = pid, status
         self._ready.register(watched, selectors.EVENT_READ)
-        return []
+        return False
 
     def _become(self, directory: str, files: list[int]) -> None:
         """Have the files, the directory and the signals of a process that was started anew."""
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != self._pid:
+            os._exit(1)  # it was killed before that
         self._ready.close()
         self._asked.close()
+        os.close(self._parent)
         for watched, (_, status) in self._running.items():
             os.close(watched)
             os.close(status)
@@ -102,16 +128,20 @@ class Nursery:
 
 if __name__ == "__main__":
     asked = socket.socket(fileno=int(sys.argv[1]))
-    for name in sys.argv[2:]:
+    for name in (PROGRAM, *(sys.argv[3:] or NODE_MODULES)):
         importlib.import_module(name)
     from pydantic import TypeAdapter
-
-    from duolog_server.ops.cli.main import main
 
     # The first of a process looks for plugins among all packages: a third of a short command.
     TypeAdapter(int)
     gc.freeze()  # or the first collection of each child would copy what they share
-    words = Nursery(asked).serve()
-    if words:
+    began = Nursery(asked).serve()
+    if began is None:
+        shutil.rmtree(sys.argv[2], ignore_errors=True)
+    else:
+        module, words = began
         sys.argv = ["duolog", *words]
-        main()
+        if module:
+            runpy.run_module(module, run_name="__main__")
+        else:
+            importlib.import_module(PROGRAM).main()

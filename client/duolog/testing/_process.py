@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from duolog._errors import DuologError
+
 READY_SECONDS = 60.0
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.01
@@ -18,8 +20,8 @@ PROBE_SECONDS = 0.2
 LOG_TAIL = 3000
 
 
-class ChildError(Exception):
-    """The child did not start, or is not what the caller takes it for."""
+class ChildError(DuologError):
+    """A child process did not start, has ended, or is not in the state that the call needs."""
 
 
 class ChildProcess:
@@ -91,6 +93,11 @@ class ChildProcess:
         assert self.process is not None, "it ran"
         self.process.wait(STOP_SECONDS)
 
+    def end(self) -> None:
+        """SIGKILL where it runs, for what it would save is not needed any more."""
+        if self.running:
+            self.kill()
+
     def stop(self) -> int:
         """SIGTERM, and SIGKILL if that takes too long; the exit status (0: never started)."""
         if self.process is None:
@@ -117,7 +124,7 @@ class ChildProcess:
         if time.monotonic() - began > self.ready_seconds:
             raise ChildError(
                 f"{self.kind} {self.name} was not ready within {self.ready_seconds:g} s; "
-                f"see {self.log}"
+                f"the end of {self.log}:\n{self.log_tail()}"
             )
 
     def wait_listening(self, endpoint: str) -> float:

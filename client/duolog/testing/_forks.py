@@ -1,0 +1,200 @@
+"""Nodes as forks of one process that has loaded the server.
+
+A start costs about a second of imports; a fork, a tenth of one. Each is a process as any other is,
+with files, ports and signals of its own. What was forked, and the temporary directory, end with
+this process, however it ends: `duolog_server.demo.nursery` watches it.
+"""
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+from duolog.testing._process import ChildError
+from duolog.testing._server import server_python
+
+NURSERY = "duolog_server.demo.nursery"
+START_SECONDS = 120.0  # on a slow machine the first fork waits for the imports
+
+
+def environment() -> dict[str, str]:
+    """This process's environment without duolog's variables."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("DUOLOG_")}
+
+
+def _readable(number: int, seconds: float | None) -> bool:
+    """Whether something can be read, or its end, within so long; None waits."""
+    waits = select.poll()  # select.select takes no number above 1023
+    waits.register(number, select.POLLIN)
+    return bool(waits.poll(None if seconds is None else max(seconds, 0) * 1000))
+
+
+class Forked:
+    """A forked process, as far as tests ask a `subprocess.Popen`."""
+
+    def __init__(self, told: int) -> None:
+        """told: where the nursery writes its id, and later its status."""
+        self.returncode: int | None = None
+        self._told = told
+        weakref.finalize(self, os.close, told)
+        self._looking = threading.Lock()
+        pid = _line_of(told) if _readable(told, START_SECONDS) else None
+        if pid is None:
+            raise ChildError("no node can be forked: the process that forks them has ended")
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        """Its exit status once it has ended."""
+        with self._looking:
+            if self.returncode is None and _readable(self._told, 0):
+                status = _line_of(self._told)
+                self.returncode = -signal.SIGKILL if status is None else status
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status. Raises subprocess.TimeoutExpired."""
+        if not _readable(self._told, timeout):
+            assert timeout is not None, "without one it waits"
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+        status = self.poll()
+        assert status is not None, "it was told"
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and is told in a moment
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _line_of(told: int) -> int | None:
+    """The number in the next line of a nursery; None where it has ended, and its forks with it."""
+    line = b""
+    while not line.endswith(b"\n"):
+        more = os.read(told, 1)
+        if not more:
+            return None
+        line += more
+    return int(line)
+
+
+class Nursery(subprocess.Popen[bytes]):
+    """The process that forks."""
+
+
+class Forks:
+    """Forks of one process, which is started at the first of them."""
+
+    def __init__(self, *modules: str, **more: str) -> None:
+        """modules: what it loads; those of nodes where not given. more: of its environment."""
+        self.modules = modules
+        self._starting = threading.Lock()
+        self._asks: socket.socket | None = None
+        self._nursery: Nursery | None = None
+        self._owner = 0
+        self._root = ""
+        self._more = more
+        self.environment: dict[str, str] | None = None  # of the forks; settled at the first
+
+    def settle(self) -> None:
+        """Have the environment of now: what a test sets for itself later is not of all."""
+        self.environment = {
+            **environment(),
+            "GRPC_ENABLE_FORK_SUPPORT": "0",  # or its threads would begin again in each fork
+            **self._more,
+        }
+
+    def directory(self) -> Path:
+        """A new directory, which is removed when this process ends, if not before."""
+        self._started()
+        return Path(tempfile.mkdtemp(dir=self._root, prefix=""))
+
+    def start(self, words: Sequence[str], log: Path, module: str = "") -> Forked:
+        """`duolog` with words, or another module of the server; it writes to a log, beside which
+        it runs. Raises ChildError.
+        """
+        with open(os.devnull, "rb") as nothing, log.open("ab") as written:
+            files = nothing.fileno(), written.fileno(), written.fileno()
+            return self.fork(words, log.parent, files, module)
+
+    def fork(
+        self, words: Sequence[str], directory: Path, files: tuple[int, int, int], module: str = ""
+    ) -> Forked:
+        """The same, with standard files. Raises ChildError."""
+        asks = self._started()
+        request = {"words": list(words), "directory": str(directory.absolute()), "module": module}
+        told, tells = os.pipe()
+        try:
+            socket.send_fds(asks, [json.dumps(request).encode()], [*files, tells])
+        except OSError as error:
+            os.close(told)
+            raise ChildError(f"no node can be forked: {error}") from None
+        finally:
+            os.close(tells)
+        return Forked(told)
+
+    def close(self) -> None:
+        """End the process, and what it has forked. Another fork starts it again."""
+        with self._starting:
+            if self._asks is not None and self._nursery is not None and self._owner == os.getpid():
+                self._asks.close()
+                self._nursery.wait(START_SECONDS)
+                shutil.rmtree(self._root, ignore_errors=True)  # where it was killed
+                self._asks = self._nursery = None
+
+    def _started(self) -> socket.socket:
+        if self._owner not in (0, os.getpid()):
+            raise ChildError(
+                "no node can be started here: this process was forked from one that has started "
+                "nodes; start them there, or start this process with multiprocessing's `spawn`"
+            )
+        if self._nursery is not None and self._nursery.poll() is not None:
+            self.close()
+        with self._starting:
+            if self._asks is None:
+                self._asks, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                with asked:
+                    self._nursery = self._start_nursery(asked.fileno())
+                if not self._owner:
+                    atexit.register(self.close)
+                self._owner = os.getpid()
+            return self._asks
+
+    def _start_nursery(self, number: int) -> Nursery:
+        if self.environment is None:
+            self.settle()
+        python = server_python()
+        self._root = tempfile.mkdtemp(prefix="duolog-")
+        try:
+            return Nursery(
+                [python, "-m", NURSERY, str(number), self._root, *self.modules],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[number],
+                process_group=0,  # Ctrl-C in a terminal is for the tests, which end what they began
+                cwd=self._root,
+                env=self.environment,
+            )
+        except BaseException:
+            shutil.rmtree(self._root, ignore_errors=True)
+            raise
+
+
+NODES = Forks()
