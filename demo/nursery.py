@@ -1,7 +1,7 @@
 """A program that forks others: each begins with its modules loaded, so a start costs no imports.
 
 `python -m duolog_server.demo.nursery FD ROOT MODULE...` loads the modules, by default those of a
-node, reads what to start from a socket, and tells how it ended. What it forks runs `duolog`, or
+node, reads what to start from a socket, and reports how it ended. What it forks runs `duolog`, or
 another module, with words, files and a directory of its own.
 
 Rules: it never uses gRPC, which has threads of its own, and starts no thread (those of numpy's
@@ -34,7 +34,7 @@ NODE_MODULES = (
     "duolog_server.serve.server",
     "duolog_server.compat.grpc.apis",
 )
-FILES = 4  # of a request: its three standard files, and where its id and its status are told
+FILES = 4  # of a request: its three standard files, and the pipe for its id and its status
 
 
 class Nursery:
@@ -47,7 +47,9 @@ class Nursery:
         self._pid = os.getpid()
         self._parent = os.pidfd_open(os.getppid())
         self._ready.register(self._parent, selectors.EVENT_READ)
-        self._running: dict[int, tuple[int, int]] = {}  # by pidfd: the id, and where it is told
+        self._running: dict[
+            int, tuple[int, int]
+        ] = {}  # by pidfd: the id, and the pipe for its status
         # Ctrl-C in a terminal is for the tests, which end what they started.
         self._interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
 

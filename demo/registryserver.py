@@ -1,8 +1,11 @@
 """A registry in memory, served with etcd's API: for the demo and for tests, where no etcd is.
 
 It forgets everything when it ends and has no second member, so nothing that matters may rely on it.
+`python -m duolog_server.demo.registryserver HOST:PORT` serves one until SIGTERM or SIGINT.
 """
 
+import signal
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -136,3 +139,17 @@ class RegistryServer:
     def stop(self) -> None:
         """Stop; calls in flight end."""
         self._server.stop(0.5).wait(5.0)
+
+
+def main(listen: str) -> None:
+    """Serve until a signal. Raises RuntimeError where the address cannot be had."""
+    ends = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    server = RegistryServer(listen)
+    server.start()
+    signal.sigwait(ends)
+    server.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

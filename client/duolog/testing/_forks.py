@@ -20,9 +20,10 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
-from duolog.testing._process import ChildError
+from duolog.testing._process import ChildError, tail_of
 from duolog.testing._server import server_python
 
+LOG = "nursery.log"
 NURSERY = "duolog_server.demo.nursery"
 START_SECONDS = 120.0  # on a slow machine the first fork waits for the imports
 
@@ -32,48 +33,43 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("DUOLOG_")}
 
 
-def _readable(number: int, seconds: float | None) -> bool:
-    """Whether something can be read, or its end, within so long; None waits."""
-    waits = select.poll()  # select.select takes no number above 1023
-    waits.register(number, select.POLLIN)
-    return bool(waits.poll(None if seconds is None else max(seconds, 0) * 1000))
-
-
 class Forked:
-    """A forked process, as far as tests ask a `subprocess.Popen`."""
+    """A forked process, as far as its users need a `subprocess.Popen`."""
 
-    def __init__(self, told: int) -> None:
-        """told: where the nursery writes its id, and later its status."""
+    def __init__(self, reports: int, log: Path) -> None:
+        """reports: the pipe into which the nursery writes the process id, and later the status.
+        log: the nursery's own.
+        """
         self.returncode: int | None = None
-        self._told = told
-        weakref.finalize(self, os.close, told)
+        self._reports = reports
+        weakref.finalize(self, os.close, reports)
         self._looking = threading.Lock()
-        pid = _line_of(told) if _readable(told, START_SECONDS) else None
+        pid = _line_of(reports) if _readable(reports, START_SECONDS) else None
         if pid is None:
-            raise ChildError("no node can be forked: the process that forks them has ended")
+            raise ChildError(f"the process that forks nodes has ended:\n{tail_of(log)}")
         self.pid = pid
 
     def poll(self) -> int | None:
         """Its exit status once it has ended."""
         with self._looking:
-            if self.returncode is None and _readable(self._told, 0):
-                status = _line_of(self._told)
+            if self.returncode is None and _readable(self._reports, 0):
+                status = _line_of(self._reports)
                 self.returncode = -signal.SIGKILL if status is None else status
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit status. Raises subprocess.TimeoutExpired."""
-        if not _readable(self._told, timeout):
+        if not _readable(self._reports, timeout):
             assert timeout is not None, "without one it waits"
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
         status = self.poll()
-        assert status is not None, "it was told"
+        assert status is not None, "the nursery has reported it"
         return status
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended, and is told in a moment
+            with contextlib.suppress(ProcessLookupError):  # it has ended; its status follows
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
@@ -85,11 +81,18 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def _line_of(told: int) -> int | None:
-    """The number in the next line of a nursery; None where it has ended, and its forks with it."""
+def _readable(number: int, seconds: float | None) -> bool:
+    """Whether bytes or the end of a pipe can be read within this time; None waits."""
+    waits = select.poll()  # select.select takes no number above 1023
+    waits.register(number, select.POLLIN)
+    return bool(waits.poll(None if seconds is None else max(seconds, 0) * 1000))
+
+
+def _line_of(reports: int) -> int | None:
+    """The number in the next line; None where the nursery has ended, and its forks with it."""
     line = b""
     while not line.endswith(b"\n"):
-        more = os.read(told, 1)
+        more = os.read(reports, 1)
         if not more:
             return None
         line += more
@@ -110,7 +113,7 @@ class Forks:
         self._asks: socket.socket | None = None
         self._nursery: Nursery | None = None
         self._owner = 0
-        self._root = ""
+        self._root = Path()
         self._more = more
         self.environment: dict[str, str] | None = None  # of the forks; settled at the first
 
@@ -141,15 +144,15 @@ class Forks:
         """The same, with standard files. Raises ChildError."""
         asks = self._started()
         request = {"words": list(words), "directory": str(directory.absolute()), "module": module}
-        told, tells = os.pipe()
+        reports, writes = os.pipe()
         try:
-            socket.send_fds(asks, [json.dumps(request).encode()], [*files, tells])
+            socket.send_fds(asks, [json.dumps(request).encode()], [*files, writes])
         except OSError as error:
-            os.close(told)
+            os.close(reports)
             raise ChildError(f"no node can be forked: {error}") from None
         finally:
-            os.close(tells)
-        return Forked(told)
+            os.close(writes)
+        return Forked(reports, self._root / LOG)
 
     def close(self) -> None:
         """End the process, and what it has forked. Another fork starts it again."""
@@ -170,9 +173,10 @@ class Forks:
             self.close()
         with self._starting:
             if self._asks is None:
-                self._asks, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                asks, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 with asked:
                     self._nursery = self._start_nursery(asked.fileno())
+                self._asks = asks
                 if not self._owner:
                     atexit.register(self.close)
                 self._owner = os.getpid()
@@ -182,19 +186,18 @@ class Forks:
         if self.environment is None:
             self.settle()
         python = server_python()
-        self._root = tempfile.mkdtemp(prefix="duolog-")
-        try:
+        self._root = Path(tempfile.mkdtemp(prefix="duolog-"))
+        with (self._root / LOG).open("wb") as log:
             return Nursery(
-                [python, "-m", NURSERY, str(number), self._root, *self.modules],
+                [python, "-m", NURSERY, str(number), str(self._root), *self.modules],
                 stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
                 pass_fds=[number],
                 process_group=0,  # Ctrl-C in a terminal is for the tests, which end what they began
                 cwd=self._root,
                 env=self.environment,
             )
-        except BaseException:
-            shutil.rmtree(self._root, ignore_errors=True)
-            raise
 
 
 NODES = Forks()

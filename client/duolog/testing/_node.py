@@ -1,14 +1,21 @@
 """A node in a child process: tests of users, and demo, measurements and fault runs, drive it."""
 
 import asyncio
+import shutil
+import signal
+import subprocess
+import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import duolog
 import duolog.sync
-from duolog.testing._forks import environment
+from duolog.testing._forks import NODES, environment
+from duolog.testing._lifetime import Lifetime
 from duolog.testing._ports import free_endpoint
-from duolog.testing._process import POLL_SECONDS, ChildProcess
+from duolog.testing._process import POLL_SECONDS, READY_SECONDS, ChildProcess
 from duolog.testing._server import server_python
 
 # A node reserves the disk of its files when it makes them: 1.4 GiB with the sizes of production.
@@ -80,3 +87,97 @@ class SmallNode(ChildNode):
             self.endpoint, timeout=self.ready_seconds, user=user, password=password
         ) as client:
             client.admin.node_status()
+
+
+def settings_flags(settings: Mapping[str, object]) -> tuple[str, ...]:
+    """Flags of `duolog node start` for settings such as `{"node.durability": "power"}`."""
+    return tuple(
+        word for key, value in settings.items() for word in ("--set", f"{key}={_text(value)}")
+    )
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class ForkedNode(SmallNode):
+    """A node that ends with this process, and can be killed and paused. Made by `Cluster`."""
+
+    def __init__(self, name: str, *flags: str) -> None:
+        super().__init__(Path(name), *flags, name=name)
+        self._paused = False
+
+    def place(self, directory: Path) -> None:
+        """Have data and log in a directory."""
+        self.data, self.log = directory / self.name, directory / f"{self.name}.log"
+
+    @property
+    def answering(self) -> bool:
+        """Whether it runs and is not paused."""
+        return self.running and not self._paused
+
+    def spawn(self) -> "subprocess.Popen[bytes]":
+        """The process, just forked."""
+        self._paused = False
+        return cast("subprocess.Popen[bytes]", NODES.start(self.words(), self.log))
+
+    def pause(self) -> None:
+        """SIGSTOP: it hangs, with its connections open. Raises ChildError where it has ended."""
+        self.signal(signal.SIGSTOP)
+        self._paused = True
+
+    def resume(self) -> None:
+        """SIGCONT. Raises ChildError where it has ended."""
+        self.signal(signal.SIGCONT)
+        self._paused = False
+
+
+class Node(ForkedNode, Lifetime):
+    """A node with an empty store on a free port of this machine, for the time of a test.
+
+    with Node() as node, duolog.sync.Client(node.endpoint) as client:
+        client.admin.create_topic("orders", 4)
+
+    `async with` does the same without blocking the event loop. `kill`, `pause` and `resume` make
+    it fail; `start` starts a node that was killed or stopped again, with its data. When the block
+    ends, or this process ends in any way, the node ends and its data are removed.
+
+    Attributes:
+        endpoint: HOST:PORT of its clients.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, object] | None = None,
+        *,
+        name: str = "node",
+        ready_seconds: float = READY_SECONDS,
+    ) -> None:
+        """Args:
+        settings: of its configuration, such as `{"node.durability": "power"}`.
+        name: its name in `cluster status` and in errors.
+        ready_seconds: longest start.
+
+        Raises ServerMissing where no server is installed.
+        """
+        server_python()
+        super().__init__(name, *settings_flags(settings or {}))
+        self.ready_seconds = ready_seconds
+        self._lock = threading.RLock()  # a cancelled start still runs in its thread
+        self._directory: Path | None = None
+
+    def start(self, user: str = "", password: str = "") -> None:
+        """Start, and wait until it answers. Raises ChildError, with the end of its log."""
+        with self._lock:
+            if self._directory is None:
+                self._directory = NODES.directory()
+                self.place(self._directory)
+            super().start(user, password)
+
+    def close(self) -> None:
+        """End the node and remove its data; a later start begins with an empty store."""
+        with self._lock:
+            self.end()
+            if self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
+                self._directory = None

@@ -24,6 +24,11 @@ class ChildError(DuologError):
     """A child process did not start, has ended, or is not in the state that the call needs."""
 
 
+def tail_of(log: Path) -> str:
+    """The end of a log, empty where there is none."""
+    return log.read_text(errors="replace")[-LOG_TAIL:] if log.exists() else ""
+
+
 class ChildProcess:
     """One program of this machine. `kind` is what its errors call it."""
 
@@ -115,7 +120,7 @@ class ChildProcess:
 
     def log_tail(self) -> str:
         """The end of its log."""
-        return self.log.read_text(errors="replace")[-LOG_TAIL:] if self.log.exists() else ""
+        return tail_of(self.log)
 
     def must_live(self, began: float) -> None:
         """Raises ChildError where it has ended, or is starting for too long (`monotonic`)."""
