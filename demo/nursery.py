@@ -23,6 +23,10 @@ import signal
 import socket
 import sys
 import threading
+from pathlib import Path
+from typing import Any
+
+from duolog_server.demo import skippedtime
 
 REQUEST_BYTES_MAX = 1 << 17
 PR_SET_PDEATHSIG = 1
@@ -53,8 +57,8 @@ class Nursery:
         # Ctrl-C in a terminal is for the tests, which end what they started.
         self._interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    def serve(self) -> tuple[str, list[str]] | None:
-        """Fork until nobody asks any more (None); in what is forked, its module and its words."""
+    def serve(self) -> dict[str, Any] | None:
+        """Fork until nobody asks any more (None); in what is forked, what it is asked to run."""
         while True:
             for key, _ in self._ready.select():
                 if key.fd == self._parent:
@@ -67,9 +71,9 @@ class Nursery:
                 if not request:
                     self._end_all()
                     return None
-                wanted = json.loads(request)
-                if self._fork(str(wanted["directory"]), files):
-                    return str(wanted["module"]), list(wanted["words"])
+                wanted: dict[str, Any] = json.loads(request)
+                if self._fork(wanted["directory"], files):
+                    return wanted
 
     def _fork(self, directory: str, files: list[int]) -> bool:
         """Whether this is the child."""
@@ -141,9 +145,10 @@ if __name__ == "__main__":
     if began is None:
         shutil.rmtree(sys.argv[2], ignore_errors=True)
     else:
-        module, words = began
-        sys.argv = ["duolog", *words]
-        if module:
-            runpy.run_module(module, run_name="__main__")
+        sys.argv = ["duolog", *began["words"]]
+        if began["clock"]:
+            skippedtime.follow(Path(began["clock"]))
+        if began["module"]:
+            runpy.run_module(began["module"], run_name="__main__")
         else:
             importlib.import_module(PROGRAM).main()

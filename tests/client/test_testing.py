@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
@@ -281,6 +282,28 @@ def test_a_missing_server_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         Node()
     command.with_name("python3").touch()
     assert _server.server_python() == str(command.with_name("python3"))
+
+
+def test_a_nodes_clocks_are_put_forward_and_stay_so_when_it_is_started_again(
+    nothing_left: None,
+) -> None:
+    node = Node()
+    with pytest.raises(ChildError, match="node node is not running"):
+        node.skip(1)
+    with node, duolog.sync.Client(node.endpoint) as client:
+        client.admin.create_topic("T", 1)
+        with client.producer() as producer:
+            producer.send("T", b"1", delay=7200)
+            node.skip(7000)
+            node.kill()
+            node.start()
+            assert client.pull("T", 0, 0).count == 0
+            node.skip(300)
+            (message,) = client.pull("T", 0, 0, wait=20)
+            assert message.body == b"1"
+            assert producer.send("T", b"2").store_time_ms > time.time_ns() // 1_000_000 + 7_200_000
+        with pytest.raises(duolog.BadRequest, match="seconds is -1"):
+            node.skip(-1)
 
 
 def test_a_paused_master_is_replaced_and_follows_when_it_is_resumed(

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from duolog.testing._process import ChildError, tail_of
@@ -25,6 +25,7 @@ from duolog.testing._server import server_python
 
 LOG = "nursery.log"
 NURSERY = "duolog_server.demo.nursery"
+PLAIN: Mapping[str, str] = {"module": "", "clock": ""}
 START_SECONDS = 120.0  # on a slow machine the first fork waits for the imports
 
 
@@ -130,20 +131,30 @@ class Forks:
         self._started()
         return Path(tempfile.mkdtemp(dir=self._root, prefix=""))
 
-    def start(self, words: Sequence[str], log: Path, module: str = "") -> Forked:
+    def start(
+        self, words: Sequence[str], log: Path, module: str = "", clock: Path | None = None
+    ) -> Forked:
         """`duolog` with words, or another module of the server; it writes to a log, beside which
-        it runs. Raises ChildError.
+        it runs. clock: a file by which its clocks are put forward. Raises ChildError.
         """
         with open(os.devnull, "rb") as nothing, log.open("ab") as written:
             files = nothing.fileno(), written.fileno(), written.fileno()
-            return self.fork(words, log.parent, files, module)
+            runs = {"module": module, "clock": str(clock or "")}
+            return self.fork(words, log.parent, files, runs)
 
     def fork(
-        self, words: Sequence[str], directory: Path, files: tuple[int, int, int], module: str = ""
+        self,
+        words: Sequence[str],
+        directory: Path,
+        files: tuple[int, int, int],
+        runs: Mapping[str, str] = PLAIN,
     ) -> Forked:
-        """The same, with standard files. Raises ChildError."""
+        """`duolog` with words, in a directory, with standard files. Raises ChildError.
+
+        runs: module and clock, as of `start`.
+        """
         asks = self._started()
-        request = {"words": list(words), "directory": str(directory.absolute()), "module": module}
+        request = {"words": list(words), "directory": str(directory.absolute()), **runs}
         reports, writes = os.pipe()
         try:
             socket.send_fds(asks, [json.dumps(request).encode()], [*files, writes])

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -12,10 +13,11 @@ from typing import cast
 
 import duolog
 import duolog.sync
+from duolog._checks import checked_number
 from duolog.testing._forks import NODES, environment
 from duolog.testing._lifetime import Lifetime
 from duolog.testing._ports import free_endpoint
-from duolog.testing._process import POLL_SECONDS, READY_SECONDS, ChildProcess
+from duolog.testing._process import POLL_SECONDS, READY_SECONDS, ChildError, ChildProcess
 from duolog.testing._server import server_python
 
 # A node reserves the disk of its files when it makes them: 1.4 GiB with the sizes of production.
@@ -26,6 +28,9 @@ SMALL_FILES = (
     "--set", f"store.max_hash_slot_num={INDEX_SLOTS}",
     "--set", f"store.max_index_num={INDEX_ENTRIES}",
 )  # fmt: skip
+
+
+SKIP_SECONDS_MAX = 10 * 365 * 86_400
 
 
 class ChildNode(ChildProcess):
@@ -106,6 +111,7 @@ class ForkedNode(SmallNode):
     def __init__(self, name: str, *flags: str) -> None:
         super().__init__(Path(name), *flags, name=name)
         self._paused = False
+        self._clock: Path | None = None  # has the nanoseconds by which its clocks are ahead
 
     def place(self, directory: Path) -> None:
         """Have data and log in a directory."""
@@ -119,7 +125,8 @@ class ForkedNode(SmallNode):
     def spawn(self) -> "subprocess.Popen[bytes]":
         """The process, just forked."""
         self._paused = False
-        return cast("subprocess.Popen[bytes]", NODES.start(self.words(), self.log))
+        forked = NODES.start(self.words(), self.log, clock=self._clock)
+        return cast("subprocess.Popen[bytes]", forked)
 
     def pause(self) -> None:
         """SIGSTOP: it hangs, with its connections open. Raises ChildError where it has ended."""
@@ -172,7 +179,23 @@ class Node(ForkedNode, Lifetime):
             if self._directory is None:
                 self._directory = NODES.directory()
                 self.place(self._directory)
+                self._clock = self._directory / "clock"
+                self._clock.write_bytes(bytes(8))
             super().start(user, password)
+
+    def skip(self, seconds: float) -> None:
+        """Put the node's clocks forward: what is due by then happens now. Raises DuologError.
+
+        The clocks of clients stay: a delay that a client gives later counts from its own time.
+        """
+        checked_number("seconds", seconds, 0, SKIP_SECONDS_MAX)
+        if self._clock is None:
+            raise ChildError(f"{self.kind} {self.name} is not running")
+        ahead = int.from_bytes(self._clock.read_bytes(), sys.byteorder) + int(seconds * 1e9)
+        with self._clock.open("r+b") as file:
+            file.write(ahead.to_bytes(8, sys.byteorder))
+        with duolog.sync.Client(self.endpoint) as client:
+            client.admin.node_status()  # its event loop looks at its timers
 
     def close(self) -> None:
         """End the node and remove its data; a later start begins with an empty store."""
@@ -180,4 +203,4 @@ class Node(ForkedNode, Lifetime):
             self.end()
             if self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
-                self._directory = None
+                self._directory = self._clock = None
