@@ -78,6 +78,7 @@ from duolog._tls import Tls
 from duolog._transactions import Checker, Half, Transactions, UndecidedMessage
 from duolog._version import __version__ as __version__
 from duolog._waiting import DelayedMessage, DelayedPage, HalfMessage, HalvesPage
+from duolog._worker import Handler
 
 __all__ = [
     "Access",
@@ -108,6 +109,7 @@ __all__ = [
     "Half",
     "HalfMessage",
     "HalvesPage",
+    "Handler",
     "LocalStore",
     "LogEpoch",
     "Mastership",

@@ -10,7 +10,7 @@ committed (at least once).
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -32,8 +32,10 @@ from duolog._membership import (
 from duolog._message import Batch, Message
 from duolog._router import FRESH_SECONDS, Router
 from duolog._start import Start
+from duolog._stopsignals import stop_signals
 from duolog._topics import TopicCache
 from duolog._tracecontext import context_in
+from duolog._worker import Handler, Work, Worker, worker_of
 
 T = TypeVar("T")
 log = logging.getLogger("duolog")
@@ -73,6 +75,8 @@ class Consumer(Owned):
         self._started = False
         self._entered = False
         self._polled = False  # the program has asked for messages
+        self._worker: Worker | None = None
+        self._stop_asked = False  # before there was a worker
         self._background = Background()
         self._spans = router.runtime.spans
         # Not called by users: the spans of what they do with messages; None: nobody takes any.
@@ -145,9 +149,17 @@ class Consumer(Owned):
                 log.warning("cannot find the topics' replica groups: %s", error)
 
     async def close(self, commit: bool = True) -> None:
-        """Commit what was consumed, leave the group. Bounded; may be called again."""
+        """Commit what was consumed, leave the group. Bounded; may be called again.
+
+        A running `run` is stopped before, and ends in its time of grace.
+        """
         if self._left or self.forked:
             return
+        if (worker := self._worker) is not None:
+            if worker_of.get() is worker:
+                raise BadRequest("close() waits for the handlers, and was called by one: use stop")
+            worker.stop()
+            await worker.ended()
         self._left, self._at_hand = True, iter(())
         self._arrived.set()
         if self.processing is not None:
@@ -189,6 +201,85 @@ class Consumer(Owned):
         """Whether it has left the group."""
         return self._left
 
+    # -- a worker ------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        by_key: bool = False,
+        grace: float = 30.0,
+    ) -> None:
+        """Handle messages until `stop`, `close`, SIGTERM, SIGINT or a cancellation.
+
+        A message is consumed when its handler has returned and all before it in its queue are
+        consumed; what was not is delivered again. A handler that raises sends it back, as
+        `send_back` does: the group gets it later, and after the last attempt it is a dead letter.
+
+        In the end it takes no more messages, waits for running handlers, cancels those that take
+        longer than `grace`, and gives their messages back. A second signal or cancellation cancels
+        them at once. When it returns, what was consumed is committed. Signals stop it only in the
+        main thread, and where the program has no handler of its own for them.
+
+        Args:
+            handler: called with each message. A coroutine function runs in a task for each message,
+                any other function in a thread; a thread cannot be cancelled, and is left behind.
+            concurrency: messages that are handled at a time; with 1, in the order of their queues.
+            by_key: messages with the same keys (or message group, of RocketMQ's FIFO messages) are
+                handled one after the other, in the order of their queue; those without in any.
+                One that was sent back comes after others of its key.
+            grace: seconds that handlers may take to end.
+
+        Raises what ended the reading, or the sending back of a message.
+        """
+        self._check_open()
+        self._check_idle()
+        if not self._started:
+            raise BadRequest("the consumer was not started: use it in `with`, or call `start`")
+        span = None if self._spans is None else partial(self._spans.process, group=self.group)
+        worker = Worker(_Hands(self), Work(handler, concurrency, by_key, grace), span)
+        if self.processing is not None:
+            self.processing.end()
+        self._at_hand, self._worker, self._polled = iter(()), worker, True
+        for reader in self._readers.values():
+            reader.consume_handed()
+        asked, self._stop_asked = self._stop_asked, False
+        if asked:
+            worker.stop()
+        try:
+            with stop_signals(self.interrupt):
+                await worker.run()
+        finally:
+            self._worker = None
+        try:
+            await self.commit()
+        except DuologError as error:
+            log.warning("some handled messages are delivered again: %s", error)
+
+    def stop(self) -> None:
+        """Ask `run` to take no more messages and to return when its handlers have ended.
+
+        Any thread may call it, a handler too. Where `run` does not run, it returns at once when it
+        is called.
+        """
+        self.check_process()
+        if (worker := self._worker) is not None:
+            worker.loop.call_soon_threadsafe(worker.stop)
+        else:
+            self._stop_asked = True
+
+    def interrupt(self) -> None:
+        """Not called by users: what a signal does to `run`; on any thread."""
+        if (worker := self._worker) is not None:
+            worker.loop.call_soon_threadsafe(worker.interrupt)
+        else:
+            self._stop_asked = True
+
+    def _check_idle(self) -> None:
+        if self._worker is not None:
+            raise BadRequest("`run` reads from this consumer: make another one")
+
     # -- reading -------------------------------------------------------------------------------
 
     async def get_batch(self, timeout: float | None = None) -> Batch | None:
@@ -205,6 +296,7 @@ class Consumer(Owned):
 
     async def next_batch(self, timeout: float | None) -> Batch | None:
         """Not called by users: `get_batch`, without spans."""
+        self._check_idle()
         return await self._next(lambda reader: reader.get_batch(), timeout)
 
     async def get(self, timeout: float | None = None) -> Message | None:
@@ -223,6 +315,7 @@ class Consumer(Owned):
 
     async def next_message(self, timeout: float | None) -> Message | None:
         """Not called by users: `get` when the buffer is empty, without a span for the message."""
+        self._check_idle()
         found = await self._next(lambda reader: reader.get(), timeout)
         if found is not None:
             at_hand = self._readers[found.group].at_hand
@@ -243,12 +336,9 @@ class Consumer(Owned):
         deadline = None if timeout is None else loop.time() + timeout
         while not self._left:
             self._arrived.clear()
-            readers = list(self._readers.values())
-            for k in range(len(readers)):
-                found = take(readers[(self._turn + k) % len(readers)])
-                if found is not None:
-                    self._turn += k
-                    return found
+            found = self._now(take)
+            if found is not None:
+                return found
             left = None if deadline is None else deadline - loop.time()
             if left is not None and left <= 0:
                 return None
@@ -258,6 +348,15 @@ class Consumer(Owned):
             except TimeoutError:
                 return None
             self._turn += 1
+        return None
+
+    def _now(self, take: Callable[[GroupReader], T | None]) -> T | None:
+        readers = list(self._readers.values())
+        for k in range(len(readers)):
+            found = take(readers[(self._turn + k) % len(readers)])
+            if found is not None:
+                self._turn += k
+                return found
         return None
 
     def take_back(self) -> None:
@@ -349,3 +448,24 @@ class Consumer(Owned):
         if reader is None:
             raise UnknownTopic(f"queue {topic}/{queue_id} is not assigned to this consumer")
         await reader.seek(topic, queue_id, offset)
+
+
+class _Hands:
+    """The consumer, as its worker uses it."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self.send_back = consumer.send_back
+
+    @property
+    def readers(self) -> Mapping[str, GroupReader]:
+        return self._consumer._readers
+
+    def take_now(self, taken: Callable[[GroupReader], T | None]) -> T | None:
+        return self._consumer._now(taken)
+
+    async def take(self, taken: Callable[[GroupReader], T | None]) -> T | None:
+        return await self._consumer._next(taken, None)
+
+    def look_again(self) -> None:
+        self._consumer._arrived.set()

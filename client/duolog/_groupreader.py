@@ -3,6 +3,8 @@
 A message counts as consumed when the next one is asked for, or when the `async with` block ends
 without an error. Committed offsets say what the group has consumed; a crash repeats what was not
 committed (at least once). A queue that goes to another member waits for the message in hand.
+
+A worker has several messages in hand, each until it is finished: see `hold`.
 """
 
 import asyncio
@@ -19,6 +21,7 @@ from duolog._errors import (
     Unavailable,
     UnknownTopic,
 )
+from duolog._inhand import Held, InHand
 from duolog._membership import Consumption, Membership, Queue
 from duolog._message import RETRY_PREFIX, Batch, Message
 from duolog._prefetch import Prefetch
@@ -80,7 +83,8 @@ class GroupReader:
         # The rest of the batch in hand, to be taken from: each message counts as `get` does.
         self.at_hand: Iterator[Message] = iter(())
         self._handed: tuple[Queue, int] | None = None  # see `_settle`
-        self._held_since: float | None = None  # loop time: a message in hand keeps its queue ours
+        self.held = InHand()  # beside it, or in its place: see `hold`
+        self._leaving: dict[Queue, float] = {}  # since when (loop time) messages in hand keep them
         self._left = False
         self._started = False
 
@@ -178,7 +182,7 @@ class GroupReader:
         if lost:
             await self._let_go(lost)
         else:
-            self._held_since = None
+            self._leaving = {}
         gained = sorted(share.queues - self._prefetch.queues)
         if gained:
             await self._take_on(gained)
@@ -186,7 +190,7 @@ class GroupReader:
 
     @property
     def _in_hand(self) -> set[Queue]:
-        return {self._handed[0]} if self._handed is not None else set()
+        return self.held.running.union([self._handed[0]] if self._handed is not None else ())
 
     async def _let_go(self, queues: list[Queue]) -> None:
         """Stop reading queues that go to another member; they are ours until that is committed.
@@ -213,21 +217,17 @@ class GroupReader:
             del self._positions[queue]
         self._dirty -= queues
         self._rewound -= queues
-        if self._in_hand & queues:
+        if self._handed is not None and self._handed[0] in queues:
             self._handed = None
+        self.held.drop(queues)
+        self._arrived.set()  # there may be room in hand
 
     def _kept(self, queues: list[Queue]) -> set[Queue]:
-        """The queue with a message in hand, for as long as a silent member keeps what it reads."""
-        kept = self._in_hand.intersection(queues)
+        """Queues with messages in hand, for as long as a silent member keeps what it reads."""
         now = asyncio.get_running_loop().time()
-        if not kept:
-            self._held_since = None
-        elif self._held_since is None:
-            self._held_since = now
-        elif now - self._held_since > self._session:
-            self._held_since = None
-            return set()
-        return kept
+        kept = self._in_hand.intersection(queues)
+        self._leaving = {queue: self._leaving.get(queue, now) for queue in kept}
+        return {queue for queue, since in self._leaving.items() if now - since <= self._session}
 
     async def _take_on(self, queues: list[Queue]) -> None:
         """Begin reading queues where the group is, or at the start that was asked for."""
@@ -241,6 +241,7 @@ class GroupReader:
                 starts.update(await self._begin(new, begun))
             except StaleMember:
                 return  # the next heartbeat tells which are ours
+        starts.update(self._positions)  # they may have moved since
         self._read_from({queue: starts[queue] for queue in queues})
 
     async def _known(self, queues: list[Queue]) -> dict[Queue, int]:
@@ -271,8 +272,10 @@ class GroupReader:
         self._positions.update(starts)
         if self._handed is not None and self._handed[0] in starts:
             starts = {**starts, self._handed[0]: self._handed[1]}  # it is not handed out again
-        self._prefetch.begin(starts)
+        ends = {queue: end for queue in starts if (end := self.held.end(queue)) is not None}
+        self._prefetch.begin({**starts, **ends})
         self._subscription.nudge()
+        self._arrived.set()  # what is in hand may begin
 
     def _take(self, reply: wire.MessageBatch) -> None:
         """A batch arrived."""
@@ -319,6 +322,10 @@ class GroupReader:
         self._handed = (given.queue, given.behind)
 
     def _consumed(self, queue: Queue, offset: int) -> None:
+        if not self.held.passed(queue, offset):
+            self._advance(queue, offset)
+
+    def _advance(self, queue: Queue, offset: int) -> None:
         if queue in self._positions:
             self._positions[queue] = offset
             self._dirty.add(queue)
@@ -371,6 +378,34 @@ class GroupReader:
             self._finish()  # nothing but lost messages
             self._consumed((batch.topic, batch.queue_id), batch.next_offset)
         return None
+
+    # -- several messages in hand --------------------------------------------------------------
+
+    def hold(self, message: Message) -> Held:
+        """Keep the message that `get` returned last in hand until `finish`, beside others."""
+        self._settle()
+        assert self._handed is not None, "a message was taken"
+        (queue, behind), self._handed = self._handed, None
+        return self.held.add(queue, behind, message)
+
+    def begin(self, held: Held) -> bool:
+        """The handling of a message begins; False: not now, its queue goes to another member."""
+        if held.dropped or not self._prefetch.reads(held.queue):
+            return False
+        self.held.begin(held)
+        return True
+
+    def finish(self, held: Held) -> None:
+        """The message is consumed, once everything before it in its queue is."""
+        behind = self.held.finish(held)
+        if behind is not None:
+            self._advance(held.queue, behind)
+
+    def give_back(self) -> None:
+        """Hand out again what is in hand and not finished, and all behind it."""
+        queues = self.held.queues
+        self.held.drop(queues)
+        self._read_from({q: self._positions[q] for q in queues if self._prefetch.reads(q)})
 
     # -- offsets -------------------------------------------------------------------------------
 
@@ -447,6 +482,7 @@ class GroupReader:
         self._settle()
         if self._handed is not None and self._handed[0] in starts:
             self._handed = None
+        self.held.drop(starts)
         self._read_from(starts)
         self._dirty.update(starts)
         self._rewound.update(starts)

@@ -231,6 +231,12 @@ class Message:
         return batch.bodies[batch.body_offsets[index] : batch.body_offsets[index + 1]]
 
     @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        offsets, index = self._batch.body_offsets, self._index
+        return offsets[index + 1] - offsets[index]
+
+    @property
     def property_text(self) -> bytes:
         """All properties as they are stored."""
         batch, index = self._batch, self._index
@@ -264,4 +270,4 @@ class Message:
 
     def __repr__(self) -> str:
         """Its position and size."""
-        return f"Message({self.topic}/{self.queue_id}@{self.queue_offset}, {len(self.body)} bytes)"
+        return f"Message({self.topic}/{self.queue_id}@{self.queue_offset}, {self.size} bytes)"

@@ -285,6 +285,18 @@ class Spans:
         """For one consumer."""
         return Processing(self, group)
 
+    @contextmanager
+    def process(self, message: Message, group: str) -> Iterator[None]:
+        """A worker of a consumer group handles a message."""
+        processing = Processing(self, group)
+        processing.begin(message)
+        try:
+            yield
+        except BaseException as error:
+            processing.end(error)
+            raise
+        processing.end()
+
     @staticmethod
     def origins(messages: Batch | Sequence[Message]) -> Origins:
         """The parent of a span that has to do with messages, and its links to their senders."""

@@ -31,9 +31,11 @@ from duolog._posted import Posted as AsyncPosted
 from duolog._producer import Producer as AsyncProducer
 from duolog._receipts import Receipt
 from duolog._sending import SendOptions
+from duolog._stopsignals import stop_signals
 from duolog._tls import Tls
 from duolog._transactions import Transactions as AsyncTransactions
 from duolog._transactions import UndecidedMessage
+from duolog._worker import Handler, is_async
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -500,6 +502,34 @@ class Consumer(_Face[AsyncConsumer]):
         if batch is not None:
             processing.begin_batch(batch, asked_ns)
         return batch
+
+    def run(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        by_key: bool = False,
+        grace: float = 30.0,
+    ) -> None:
+        """`duolog.Consumer.run`; handlers run in as many threads. Any thread may call `stop`."""
+        if is_async(handler):
+            raise BadRequest("handler is a coroutine function: use the consumer of duolog.Client")
+        with stop_signals(self._of.interrupt):
+            running = self._loop.start(
+                self._of.run(handler, concurrency=concurrency, by_key=by_key, grace=grace)
+            )
+            try:
+                running.result()
+            except BaseException:  # also a signal handler's of the program, while it runs
+                while not running.done():
+                    self._of.interrupt()
+                    with contextlib.suppress(BaseException):  # one more interruption
+                        concurrent.futures.wait([running])
+                raise
+
+    def stop(self) -> None:
+        """`duolog.Consumer.stop`."""
+        self._of.stop()
 
     @property
     def assignment(self) -> list[tuple[str, int]]:

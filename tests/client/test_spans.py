@@ -119,6 +119,36 @@ async def test_each_message_of_a_loop_has_its_own_span(traced: duolog.Client, ta
     assert len({trace_of(span) for span in sent}) == 5
 
 
+@pytest.mark.parametrize("threads", [False, True])
+async def test_messages_that_a_worker_handles_at_a_time_have_spans_of_their_own(
+    traced: duolog.Client, taken: Taken, threads: bool
+) -> None:
+    async with traced.producer() as producer:
+        for k in range(4):
+            await producer.send("T", b"%d" % k)
+    seen = []
+    async with traced.consumer("g", "T") as consumer:
+
+        def call(message: duolog.Message) -> None:
+            seen.append(trace.get_current_span().get_span_context().span_id)
+            if len(seen) == 4:
+                consumer.stop()
+            if message.body == b"2":
+                raise ValueError("2")
+
+        async def handle(message: duolog.Message) -> None:
+            await asyncio.sleep(0)
+            call(message)
+
+        await consumer.run(call if threads else handle, concurrency=2)
+    sent, processed = taken.named("send T"), taken.named("process T")
+    assert sorted(map(id_of, processed)) == sorted(seen)
+    assert sorted(map(parent_of, processed)) == sorted(map(id_of, sent))
+    (failed,) = (span for span in processed if span.status.status_code == StatusCode.ERROR)
+    assert parent_of(failed) == id_of(sent[2])
+    assert trace_of(taken.one("send_back T")) == trace_of(failed)
+
+
 async def test_a_batch_is_sent_in_one_span_that_all_its_messages_carry(
     traced: duolog.Client, taken: Taken
 ) -> None:

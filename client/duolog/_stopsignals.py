@@ -1,0 +1,60 @@
+"""Signals that ask a program to end, for as long as its workers run: they stop all workers.
+
+Only what nobody else handles: a program, or its server, that has a handler of its own keeps it, and
+what a process was started to ignore stays ignored.
+"""
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_stops: dict[object, Callable[[], object]] = {}  # of the workers that run
+_before: dict[int, Any] = {}  # handlers that ours took the place of
+
+
+def _stop_all(number: int, frame: FrameType | None) -> None:
+    for stop in list(_stops.values()):
+        stop()
+
+
+def _restore() -> None:
+    while _before:
+        number, handler = _before.popitem()
+        if signal.getsignal(number) is _stop_all:  # else the program has set another one since
+            signal.signal(number, handler)
+
+
+def _unhandled(number: int) -> bool:
+    """Whether a signal would end the process, with or without `asyncio.run`."""
+    handler = signal.getsignal(number)
+    if handler in (signal.SIG_DFL, signal.default_int_handler):
+        return True
+    runner = getattr(getattr(handler, "func", None), "__self__", None)
+    return isinstance(runner, asyncio.Runner)  # it cancels its main task
+
+
+@contextlib.contextmanager
+def stop_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """Call `stop` at SIGTERM and SIGINT, between any two steps of the main thread.
+
+    Does nothing in another thread, which can handle no signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    worker = object()
+    _stops[worker] = stop
+    for number in SIGNALS:
+        if _unhandled(number):
+            _before[number] = signal.signal(number, _stop_all)
+    try:
+        yield
+    finally:
+        del _stops[worker]
+        if not _stops:
+            _restore()
