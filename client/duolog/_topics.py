@@ -161,6 +161,9 @@ class TopicCache:
             except Exception as error:
                 answers[group] = error
 
+        if len(groups) == 1:  # most often: with less to do
+            await ask(*groups)
+            return [answers[groups[0]]]
         async with asyncio.TaskGroup() as tasks:
             asking = [tasks.create_task(ask(group)) for group in groups]
             left = set(asking)
