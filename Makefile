@@ -8,7 +8,7 @@ KERNELS := $(VENV)/.kernels
 SPARK_CLASSES := $(VENV)/spark.jsa
 
 .PHONY: help venv certs demo pipeline test test-all check fmt proto sim sim-mutants mutation mutation-room bench bench-peers fuzz interop clean docs up down \
-  chaos chaos-containers test-long test-grpc test-spark test-cluster test-containers fetch
+  chaos chaos-containers test-long test-grpc test-spark test-cluster test-containers fetch dist
 
 SEEDS ?= 500
 
@@ -76,6 +76,14 @@ $(KERNELS): $(STAMP) $(wildcard store/kernels/*.py) tools/kernel_library.py
 	@$(BIN)/python tools/kernel_library.py --where-possible
 	@touch $@
 
+$(VENV)/.dist: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dist]' -e ./client
+	@touch $@
+
+PYTHONS ?= $(BIN)/python
+dist: $(VENV)/.dist $(KERNELS)  ## Build what is published into dist/; a wheel with compiled kernels for each of PYTHONS="python3.11 ...".
+	@$(BIN)/python -m tools.dist dist $(PYTHONS)
+
 HOSTS ?=
 certs: $(STAMP)  ## A test authority and certificates of nodes (HOSTS="n1 n2 ...") and of user alice, in ./certs.
 	@$(BIN)/python -m duolog_server.demo.certificates certs $(HOSTS)
@@ -96,7 +104,7 @@ test: venv etcd  ## Run the tests that a change needs, in some minutes.
 # The simulator's kept runs and planted bugs are of `sim` and `sim-mutants`, but for a few that the commit draws.
 test-all: test test-long test-grpc test-spark test-cluster  ## Run all tests; those of containers where a Docker engine answers.
 
-test-long: venv etcd java
+test-long: venv etcd java $(VENV)/.dist
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "(long or interop) and not containers and not spark"
 
 # Tests of posting have nodes of their own making, which no transport reaches.
@@ -216,5 +224,5 @@ interop: venv  ## Only the tests against the real RocketMQ 4.9.8 store (Java 17,
 	@$(BIN)/python -m pytest -q -m interop tests/interop tests/pipeline
 
 clean:  ## Remove what was built.
-	@rm -rf $(VENV) build *.egg-info client/*.egg-info bench/results
+	@rm -rf $(VENV) build dist *.egg-info client/*.egg-info bench/results
 	@find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Compile the kernels into their on-disk cache, with a progress line.
+"""Compile the kernels into their on-disk cache.
 
 A cache entry is only checked against its own file, so when any kernel file is newer than an entry,
 all entries are thrown away first.
@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-KERNELS = Path(__file__).parent.parent / "store" / "kernels"
+KERNELS = Path(__file__).parent.parent / "duolog_server" / "store" / "kernels"
 MODULES = (
     "crc", "memory", "ordered", "text", "encode", "batch", "scan", "queue", "index", "decode",
     "choose",
@@ -27,12 +27,10 @@ def drop_stale() -> None:
 
 def main() -> None:
     """Compile one module after the other."""
-    sys.path.insert(0, str(KERNELS.parent.parent))
+    sys.path.insert(0, str(KERNELS.parent.parent.parent))
     drop_stale()
     began = time.monotonic()
-    for number, module in enumerate(MODULES, 1):
-        end = "\r" if sys.stderr.isatty() else "\n"
-        print(f"compiling kernels {number}/{len(MODULES)}: {module:<8}", end=end, file=sys.stderr)
+    for module in MODULES:
         importlib.import_module(f"duolog_server.store.kernels.{module}")
     print(f"kernels compiled in {time.monotonic() - began:.1f} s          ", file=sys.stderr)
 

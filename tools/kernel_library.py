@@ -85,7 +85,7 @@ def make() -> None:
 
     An older one stays until the new one takes its place; nodes that run keep what they opened.
     """
-    sys.path.insert(0, str(FOLDER.parent.parent))
+    sys.path.insert(0, str(FOLDER.parent.parent.parent))
     # Kernels that come from an older library are functions without a source to compile.
     sys.modules["duolog_server.store.kernels._compiled"] = None  # type: ignore[assignment]
     warnings.simplefilter("ignore")  # numba says that it will move this part to another package

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import platform
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,12 +111,31 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
+def _root(
+    version: bool = typer.Option(
+        False, "--version", help="Print the versions of duolog, its formats and protocols."
+    ),
+) -> None:
     if version:
-        from duolog import __version__
-
-        print(__version__)
+        _print_versions()
         raise typer.Exit
+
+
+def _print_versions() -> None:
+    """Print the release, and what two of them need in common to read or call each other."""
+    from duolog import __version__
+    from duolog._frames import VERSION as FRAMES
+    from duolog.wire import duolog_pb2
+
+    from duolog_server.compat.remoting.codec.command import VERSION_NAME
+    from duolog_server.ha.frames import VERSION as REPLICATION
+    from duolog_server.node.wire import rocketmqadmin_pb2
+
+    print(f"duolog {__version__} (Python {platform.python_version()})")
+    print(f"store: RocketMQ {VERSION_NAME}")
+    print(f"replication: {REPLICATION}")
+    print(f"native API: {duolog_pb2.DESCRIPTOR.package}, frames {FRAMES}")
+    print(f"RocketMQ's API: {rocketmqadmin_pb2.DESCRIPTOR.package}, remoting {VERSION_NAME}")
 
 
 def main() -> None:

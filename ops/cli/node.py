@@ -64,7 +64,9 @@ def start(
 ) -> None:
     """Run a node in the foreground until SIGTERM, SIGINT or SIGHUP."""
     gc.disable()  # a start makes hundreds of thousands of objects that stay; serve() enables it
-    import duolog_server.node.runtime.logs  # noqa: F401 - before others import structlog
+    if sys.stderr.isatty():  # the log's first line comes with the configuration, a second later
+        print("starting", file=sys.stderr)
+    import duolog_server.node.runtime.logs as logs  # before others import structlog
     from duolog_server.node.net.grpc.options import poll_channels_in_one_thread
 
     poll_channels_in_one_thread()
@@ -91,6 +93,13 @@ def start(
         loaded, _ = load(config, flags)
     except ConfigError as error:
         fail(str(error), "duolog config show --origin", 2)
+    import structlog
+    from duolog import __version__
+
+    logs.configure_logging(loaded.node.log_level, loaded.node.log_json)
+    log = structlog.get_logger("duolog.node")
+    # Before most modules are imported, which takes a second.
+    log.info("starting", version=__version__, data=str(loaded.node.data))
     from duolog_server.serve.server import load_program, serve
 
     if after_cutover is not None:
@@ -103,10 +112,8 @@ def _await_cutover(config: "Config", access: "Access", seconds: float) -> None:
     """access: credentials for the broker, if a killed cut-over has to be ended."""
     from duolog_server.compat.migration.program import CutoverStopped, PromotedAndStopped
     from duolog_server.compat.migration.promotion import finish, wait_promoted
-    from duolog_server.node.runtime import logs
     from duolog_server.store.errors import StoreError
 
-    logs.configure_logging(config.node.log_level, config.node.log_json)
     directory = config.node.data
     try:
         wait_promoted(

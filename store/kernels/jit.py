@@ -1,10 +1,13 @@
 """Declaration of kernels: a decorator, and the array types used in signatures.
 
-Kernels are compiled at import by numba, with a cache on disk; or they come from a library that was
-compiled ahead of time (`store/kernels/library.py`), and numba is not imported.
+Kernels are compiled at import by numba, with a cache on disk, which takes half a minute of CPU once
+and is reported on stderr; or they come from a library that was compiled ahead of time
+(`store/kernels/library.py`), and numba is not imported.
 """
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -61,10 +64,38 @@ def kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
             return taken
         signature = result(*arguments)
         KERNELS.append((name, signature, function))
-        compiled: F = numba.njit(signature, cache=True, nogil=True)(function)
-        return compiled
+        _report_compiling()
+        try:
+            compiled = numba.njit(signature, cache=True, nogil=True)(function)
+        except (
+            RuntimeError
+        ):  # no directory for a cache can be written, as in a home that is not there
+            global _cached
+            _cached = False
+            compiled = numba.njit(signature, nogil=True)(function)
+        if COMPILES and compiled.stats.cache_misses:
+            _report_compiling(missed=True)
+        of_numba: F = compiled
+        return of_numba
 
     return found
+
+
+_compiling = False  # the cache lacked a kernel: it lacks those of later modules, too
+_cached = True
+
+
+def _report_compiling(missed: bool = False) -> None:
+    """Say on stderr which kernel is compiled, from the first one on that the cache lacks."""
+    global _compiling
+    if missed == _compiling:
+        return
+    _compiling = True
+    sources = Path(__file__).parent.glob("*.py")
+    total = sum(source.read_text().count("\n@kernel(") for source in sources)
+    often = "once" if _cached else "at every start: NUMBA_CACHE_DIR names no writable directory"
+    end = "\r" if sys.stderr.isatty() else "\n"
+    print(f"compiling kernels {len(KERNELS)} of {total} ({often})", end=end, file=sys.stderr)
 
 
 def inlined(function: F) -> F:

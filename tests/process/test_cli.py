@@ -14,6 +14,7 @@ from pathlib import Path
 import duolog.sync
 import grpc.aio
 import pytest
+from duolog import __version__
 from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.grpc.protocol.stubs import Resource, definition, rpc, service
@@ -224,7 +225,10 @@ def test_help_starts_fast_and_knows_every_noun() -> None:
     nouns = "node topic msg group cluster doctor store bench pipeline config demo"
     for noun in nouns.split():
         assert noun in done.stdout
-    assert run_cli("--version").stdout.strip() == "0.1.0"
+    versions = run_cli("--version").stdout.splitlines()
+    assert versions[0].startswith(f"duolog {__version__} (Python 3.")
+    assert "native API: duolog.v1, frames 1" in versions
+    assert "RocketMQ's API: apache.rocketmq.v2, remoting V4_9_8" in versions
     assert run_cli("nonsense").returncode == 2
 
 

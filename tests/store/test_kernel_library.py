@@ -1,6 +1,7 @@
 """The machine code of kernels: a library of the same sources, or what numba compiles."""
 
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,39 @@ def test_compiled_kernels_agree_with_their_plain_twins() -> None:
         "sys.exit(status)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root)
+
+
+COMPILES = f"""
+import sys
+sys.modules['duolog_server.store.kernels.{library.NAME}'] = None
+import numba.core.caching as caching
+if sys.argv[1:] == ["uncached"]:
+    caching.CacheImpl._locator_classes = []
+import duolog_server.store.kernels.crc
+"""
+
+
+def test_compiling_is_reported_once(tmp_path: Path) -> None:
+    """A node's first start without a library would be silent for half a minute."""
+    first, second, uncached = (
+        subprocess.run(
+            [sys.executable, "-c", COMPILES, *words],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+        ).stderr.splitlines()
+        for words in ((), (), ("uncached",))
+    )
+    total = sum(
+        source.read_text().count("\n@kernel(")
+        for source in Path(library.__file__).parent.glob("*.py")
+    )
+    assert first == [f"compiling kernels 1 of {total} (once)"]
+    assert second == []
+    assert uncached[0].startswith(
+        f"compiling kernels 1 of {total} (at every start: NUMBA_CACHE_DIR"
+    )
 
 
 def test_fuzzers_run_kernels_as_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:

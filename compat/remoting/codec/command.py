@@ -36,7 +36,8 @@ class BadRequest(Exception):
     """A whole frame whose fields or body cannot be used: it is answered with an error."""
 
 
-VERSION = 409  # V4_9_8: clients take the version of answers for the broker's
+VERSION = 409  # clients take the version of answers for the broker's
+VERSION_NAME = "V4_9_8"
 RESPONSE, ONEWAY = 0x1, 0x2
 HEADER_BYTES_MAX = 1 << 18  # 32 KiB of properties, each byte of them escaped, and room
 FIELDS_MAX = 256

@@ -9,13 +9,12 @@ from duolog import __version__
 
 from duolog_server.compat.remoting.administration.bodies import dumps
 from duolog_server.compat.remoting.administration.brokers.statistics import Statistics
-from duolog_server.compat.remoting.codec.command import VERSION, Command
+from duolog_server.compat.remoting.codec.command import VERSION, VERSION_NAME, Command
 from duolog_server.node.broker import Broker
 from duolog_server.node.engine.storestatus import StoreStatus
 from duolog_server.node.runtime.histogram import Histogram
 from duolog_server.store.directories import LOG, FileSystem, file_system_of
 
-VERSION_NAME = "V4_9_8"  # that of VERSION
 UNITS = "KMGTPE"
 # Upper bounds of the time that a put took, seconds; RocketMQ's buckets.
 BUCKETS = (

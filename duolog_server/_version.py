@@ -1,0 +1,1 @@
+../client/duolog/_version.py

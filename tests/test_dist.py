@@ -1,0 +1,226 @@
+"""What is published: versions, metadata, and the built files alone in an empty environment."""
+
+import email
+import fcntl
+import glob
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import tomllib
+import zipfile
+from email.message import Message
+from pathlib import Path
+
+import pytest
+from duolog import __version__
+
+from duolog_server.demo.ports import free_endpoint
+
+ROOT = Path(__file__).parent.parent
+OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
+PYTHONS = ("3.11", "3.13", "3.14")
+FIRST_START_CPU_SECONDS = 10.0
+SILENT_CPU_SECONDS = 1.0
+DEADLINE_SECONDS = 120.0
+CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+PROGRAM = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def test_versions_are_tied_to_each_other() -> None:
+    server, sdk = (
+        tomllib.loads((ROOT / folder / "pyproject.toml").read_text()) for folder in ("", "client")
+    )
+    assert "version" in server["project"]["dynamic"]
+    assert "version" in sdk["project"]["dynamic"]
+    assert f"duolog=={__version__}" in server["project"]["dependencies"]
+    assert f"\n## {__version__} (" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def found(minor: str) -> str:
+    """The interpreter of a version: of pyenv, or on the path; empty where there is none."""
+    if minor == OWN:
+        return sys.executable
+    candidates = glob.glob(f"{Path.home()}/.pyenv/versions/{minor}.*/bin/python{minor}")
+    candidates += [path for path in (shutil.which(f"python{minor}"),) if path]
+    for python in candidates:  # a shim of pyenv may be there without an interpreter
+        if subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return python
+    return ""
+
+
+@pytest.fixture(scope="session")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built files, which all processes of a run share."""
+    base = tmp_path_factory.getbasetemp()
+    out = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "dist"
+    with out.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not out.exists():
+            pythons = [python for minor in PYTHONS if (python := found(minor))]
+            run(sys.executable, "-m", "tools.dist", out.with_suffix(".unfinished"), *pythons)
+            out.with_suffix(".unfinished").rename(out)
+    return out
+
+
+def run(*words: str | Path, **variables: str) -> str:
+    """Output of a program that must not fail."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("DUOLOG_", "PYTHON"))}
+    done = subprocess.run(
+        words,
+        cwd=ROOT if "tools.dist" in words else "/",
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment | variables,
+    )
+    assert done.returncode == 0, (words, done.stdout[-3000:], done.stderr[-3000:])
+    return done.stdout
+
+
+def environment_of(minor: str, dist: Path, folder: Path, *names: str) -> Path:
+    """The programs of an empty environment with the built files; what they need, from the index."""
+    python = found(minor)
+    if not python:
+        pytest.skip(f"there is no Python {minor} on this machine")
+    run(python, "-m", "venv", folder)
+    pip = (folder / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
+    pinned = [f"{name}=={__version__}" for name in names]
+    run(*pip, "install", "--no-deps", "--no-index", "--find-links", dist, *pinned)
+    run(*pip, "install", *pinned)
+    run(*pip, "check")
+    return folder / "bin"
+
+
+def metadata(wheel: Path) -> Message:
+    """The METADATA of a wheel."""
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
+        assert any(name.endswith(".dist-info/licenses/LICENSE") for name in files.namelist())
+        return email.message_from_bytes(files.read(name))
+
+
+@pytest.mark.long
+def test_the_sdk_needs_grpcio_and_protobuf_alone(dist: Path, tmp_path: Path) -> None:
+    (wheel,) = dist.glob("duolog-*.whl")
+    told = metadata(wheel)
+    needs = [need for need in told.get_all("Requires-Dist", []) if "extra ==" not in need]
+    assert [re.split(r"\W", need)[0] for need in needs] == ["grpcio", "protobuf"]
+    assert told["License-Expression"] == "Apache-2.0"
+    assert "duolog.sync" in told.get_payload()
+    programs = environment_of(OWN, dist, tmp_path / "sdk", "duolog")
+    installed = json.loads(run(programs / "python", "-m", "pip", "list", "--format", "json"))
+    rest = {one["name"] for one in installed} - {"pip", "setuptools", "typing_extensions"}
+    assert rest == {"duolog", "grpcio", "protobuf"}
+    code = "import duolog.sync; print(duolog.__version__)"
+    assert run(programs / "python", "-c", code).strip() == __version__
+
+
+@pytest.mark.long
+def test_a_wheel_of_the_platform_has_the_kernels_and_one_of_any_has_not(dist: Path) -> None:
+    wheels = {wheel.name.split("-", 2)[2]: wheel for wheel in dist.glob("duolog_server-*.whl")}
+    tag = f"cp{OWN.replace('.', '')}"
+    of_any = wheels["py3-none-any.whl"]
+    (own,) = (file for name, file in wheels.items() if name.startswith(f"{tag}-{tag}-manylinux"))
+    libraries = [
+        [name for name in zipfile.ZipFile(wheel).namelist() if "/kernels/_compiled." in name]
+        for wheel in (of_any, own)
+    ]
+    assert [len(names) for names in libraries] == [0, 1]
+    for wheel in wheels.values():
+        told = metadata(wheel)
+        assert f"duolog=={__version__}" in told.get_all("Requires-Dist", [])
+        assert told["Description-Content-Type"] == "text/markdown"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("minor", PYTHONS)
+def test_the_readme_runs_with_the_built_files_alone(minor: str, dist: Path, tmp_path: Path) -> None:
+    programs = environment_of(minor, dist, tmp_path / "server", "duolog", "duolog-server")
+    endpoint, data = free_endpoint(), tmp_path / "data"
+    controller, terminal = pty.openpty()
+    words: list[str | Path] = [
+        programs / "duolog",
+        "node",
+        "start",
+        "--data",
+        data,
+        "--listen",
+        endpoint,
+    ]
+    node = subprocess.Popen(words, stdout=terminal, stderr=terminal, stdin=terminal, cwd=tmp_path)
+    os.close(terminal)
+    late = threading.Timer(DEADLINE_SECONDS, node.kill)
+    late.start()
+    try:
+        written = os.read(controller, 4096)
+        assert written.startswith(b"starting")
+        assert _cpu_seconds(node.pid) < SILENT_CPU_SECONDS
+        while b"ready " not in written:
+            written += os.read(controller, 4096)  # fails where the node ended
+        late.cancel()
+        assert b"compiling kernels" not in written
+        assert _cpu_seconds(node.pid) < FIRST_START_CPU_SECONDS
+        _run_the_readme(programs, endpoint, data, tmp_path, node)
+    finally:
+        late.cancel()
+        node.kill()
+        node.wait()
+        os.close(controller)
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _run_the_readme(
+    programs: Path, endpoint: str, data: Path, folder: Path, node: "subprocess.Popen[bytes]"
+) -> None:
+    """Run the commands after the node's start, then the program until it has what it sent."""
+    readme = (ROOT / "README.md").read_text().partition("## Five minutes")[2]
+    (_, started, commands) = _first(CONSOLE, readme).partition("duolog node start")
+    assert started
+    path = f"{programs}:{os.environ['PATH']}"
+    lines = [line.removeprefix("$ ") for line in commands.splitlines()[1:]]
+    assert len(lines) > 5
+    for line in lines:
+        if "store check" in line:
+            _run_the_program(programs, endpoint, _first(PROGRAM, readme))
+            node.terminate()
+            assert node.wait() == 0
+        said = run(
+            "bash", "-ec", line.replace("/tmp/duolog", str(data)),
+            PATH=path, DUOLOG_ENDPOINTS=endpoint, HOME=str(folder),
+        )  # fmt: skip
+        if "msg get" in line:
+            bodies = [json.loads(one)["body"] for one in said.splitlines()]
+            assert sorted(bodies) == ["hello", "world"]
+
+
+def _run_the_program(programs: Path, endpoint: str, code: str) -> None:
+    """It consumes until it is stopped."""
+    assert "127.0.0.1:8081" in code
+    program = subprocess.Popen(
+        [programs / "python", "-uc", code.replace("127.0.0.1:8081", endpoint)],
+        stdout=subprocess.PIPE,
+        cwd="/",
+    )
+    assert program.stdout is not None
+    late = threading.Timer(DEADLINE_SECONDS, program.kill)
+    late.start()
+    with program.stdout as output:
+        assert any(line.endswith(b" b'hello'\n") for line in output)
+    late.cancel()
+    program.kill()
+    program.wait()
+
+
+def _first(block: "re.Pattern[str]", text: str) -> str:
+    found = block.search(text)
+    assert found is not None
+    return found[1]
