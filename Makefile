@@ -158,8 +158,8 @@ mutation: venv  ## Judge mechanical mutants for $(BUDGET) minutes; SAMPLE draws 
 	@$(BIN)/python -m sim.mechanical --budget $(BUDGET) $(if $(SAMPLE),--sample $(SAMPLE))
 
 ROOM ?= node/pop
-mutation-room: venv  ## Judge mechanical mutants of $(ROOM) by its unit tests alone (COUNT of them, drawn by SAMPLE).
-	@$(BIN)/python -m sim.rooms $(ROOM) $(if $(COUNT),--count $(COUNT)) $(if $(SAMPLE),--sample $(SAMPLE))
+mutation-room: venv  ## Judge mechanical mutants of $(ROOM) by its unit tests alone (COUNT of them, drawn by SAMPLE, JOBS at a time).
+	@$(BIN)/python -m sim.rooms $(ROOM) $(if $(COUNT),--count $(COUNT)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(JOBS),--jobs $(JOBS))
 
 bench: venv  ## Measure against the limits of this machine; JSON into bench/results.
 	@$(BIN)/python -m bench.run

@@ -93,7 +93,11 @@ def mutated(mutant: Mechanical, source: str) -> CodeType:
     tree = alone(source, mutant.function)
     function = dict(functions(tree))[mutant.function]
     node = _places(function)[mutant.place]
+    closure = code_of(tree, mutant.path, mutant.function).co_freevars
     _changes(node, _makes(mutant.function))[mutant.change][1](node)
+    # The code replaces that of a function whose closure stays: a call of super() that is left out
+    # would leave no name for the cell of the class.
+    function.body += [ast.Expr(ast.Name(name, ast.Load())) for name in closure]
     return code_of(tree, mutant.path, mutant.function)
 
 

@@ -73,7 +73,6 @@ LEFT_OUT = "process or long or spark or browser or interop or containers or priv
 SECONDS_MAX = 20.0  # of processor time, of tests for one mutant
 WAIT_SECONDS = 40.0  # that a test may take beside that, before it counts as one that never ends
 SLOWER = 8  # than the run that noted the lines, on a machine that others use
-JOBS = 3  # processes at a time: most wait
 # Errors of a neighbour's ports, or of a busy machine: they count where they come again.
 AGAIN = ("ListenError", "EADDRINUSE", "DEADLINE_EXCEEDED")
 BEGINS = b"\0"  # said of a test
@@ -121,8 +120,9 @@ def all_mutants() -> dict[str, Mechanical]:
 class Judge:
     """A plugin of pytest's: runs some of the tests for each mutant, instead of all once."""
 
-    def __init__(self, chosen: list[Mechanical], where: Path) -> None:
+    def __init__(self, chosen: list[Mechanical], where: Path, jobs: int) -> None:
         self.chosen = chosen
+        self.jobs = jobs
         self.fates: list[Fate] = []
         self.wrong = ""
         self._where = where
@@ -195,7 +195,7 @@ class Judge:
         running: list[Running] = []
         again: set[str] = set()
         while waiting or running:
-            while waiting and len(running) < JOBS:
+            while waiting and len(running) < self.jobs:
                 running.append(self._start(waiting.pop(), items))
             ready, _, _ = select.select([one.reader for one in running], [], [], 1.0)
             for one in list(running):
@@ -360,6 +360,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=300, help="mutants that are drawn")
     parser.add_argument("--sample", type=int, default=1, help="draws which mutants come first")
     parser.add_argument("--mutant", default="", help="begins the names of the mutants")
+    parser.add_argument("--jobs", type=int, default=3, help="processes at a time: most wait")
     parser.add_argument("--tests", nargs="+", help="instead of all tests of the room")
     return parser.parse_args(arguments)
 
@@ -375,7 +376,7 @@ def main(arguments: list[str] | None = None) -> int:
     random.Random(asked.sample).shuffle(chosen)
     chosen = [mutant for mutant in chosen if mutant.name not in spared][: asked.count]
     with workspace(_memory()) as where:
-        judge = Judge(chosen, where)
+        judge = Judge(chosen, where, asked.jobs)
         # Errors as Python tells them: pytest's own way reads the sources of each again.
         how = ["-q", "-s", "--tb=native", "-p", "no:cacheprovider", "-m", f"not ({LEFT_OUT})"]
         pytest.main([*how, *(asked.tests or ROOMS[asked.room])], [judge])

@@ -106,6 +106,18 @@ def test_a_mutant_is_the_function_with_its_change() -> None:
     assert made.f(2, 2)
 
 
+def test_a_mutant_without_the_call_of_super_fits_the_function_that_it_replaces() -> None:
+    source = (
+        "class A:\n    def __init__(self):\n        self.a = 1\n"
+        "class B(A):\n    def __init__(self):\n        super().__init__()\n        self.b = 2\n"
+    )
+    dropped = next(m for m in found(source) if m.before.strip() == "super().__init__()")
+    space: dict[str, type] = {}
+    exec(compile(source, "m.py", "exec"), space)
+    vars(space["B"])["__init__"].__code__ = mutated(dropped, source)
+    assert vars(space["B"]()) == {"b": 2}
+
+
 def test_a_listed_mutant_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     known = all_mutants()
     equivalent(known)
