@@ -137,6 +137,7 @@ async def test_a_queue_that_a_silent_member_lost_is_given_up_with_its_message_in
     place.foreign = {SECOND}
     await reader._heartbeat()
     assert reader.assignment == [FIRST]
+    assert reader._handed is None
     assert reader.get() is None
     await reader._heartbeat()
     assert place.claims[1:] == [[FIRST, SECOND], [FIRST]]
@@ -176,9 +177,24 @@ async def test_a_group_begins_when_its_member_starts_though_it_reads_nothing_yet
     router: Any = SimpleNamespace(connection=lambda _: nothing, reading=lambda _: nothing)
     made = GroupReader(cast(Router, router), "0", consumption, place, asyncio.Event())
     made._keep = lambda loop: asyncio.sleep(0)  # type: ignore[method-assign]
+    joined = place.share
+
+    async def share(owned: Iterable[Queue]) -> Share:
+        await asyncio.sleep(0)  # as where a node answers
+        return await joined(owned)
+
+    place.share = share  # type: ignore[method-assign]
+    await asyncio.gather(made.start(), made.start())
     await made.start()
+    assert place.claims == [[]], "one joins once"
     assert place.begins == [([("U", 0)], earliest), ([("T", 0)], latest)]
     await made._background.stop()
+
+
+def begun(reader: GroupReader) -> dict[Queue, int]:
+    """Where a node is told next to begin queues."""
+    command = reader._prefetch.command()
+    return command.add if command is not None else {}
 
 
 def taken(reader: GroupReader, count: int) -> list[int]:
@@ -225,11 +241,21 @@ async def test_messages_that_did_not_reach_the_program_are_handed_out_again(
 ) -> None:
     taken(reader, 1)
     reader.take_back()
+    assert begun(reader) == {SECOND: START + 1}
     arrives(reader, SECOND)
     reader.take_back()  # nothing is in hand
     await reader.commit()
     assert place.asked == [{SECOND: START + 1}]
     assert reader._positions[SECOND] == START + 1
+
+
+async def test_what_the_next_member_reads_is_not_taken_back(
+    place: Place, reader: GroupReader
+) -> None:
+    place.answers = [Share({FIRST})]
+    await reader._heartbeat()
+    reader.take_back()
+    assert reader.assignment == [FIRST]
 
 
 async def test_a_program_that_failed_has_not_consumed_what_it_had_in_hand(
@@ -292,6 +318,83 @@ async def test_the_time_in_hand_counts_anew_for_another_message(
     now += 4.0
     await reader._heartbeat()
     assert SECOND in reader._positions
+    begun(reader)
+    place.answers = [both]
+    await reader._heartbeat()
+    assert begun(reader) == {SECOND: START + 1}, "what is in hand is not handed out again"
+
+
+@pytest.mark.parametrize("consumed", [False, True])
+async def test_the_time_in_hand_counts_anew_for_a_message_of_another_queue(
+    place: Place, reader: GroupReader, monkeypatch: pytest.MonkeyPatch, consumed: bool
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    place.answers = [Share({FIRST}), Share({FIRST}), Share(set())]
+    await reader._heartbeat()
+    now += 1.0 if consumed else 5.1
+    if consumed:
+        reader.consume_handed()
+    await reader._heartbeat()
+    assert reader._positions.keys() == {FIRST}
+    arrives(reader, FIRST)
+    taken(reader, 1)
+    now += 4.5
+    await reader._heartbeat()
+    assert reader._positions.keys() == {FIRST}
+
+
+async def test_a_queue_that_comes_back_has_neither_a_message_in_hand_nor_a_rewind(
+    place: Place, reader: GroupReader
+) -> None:
+    await reader.seek(*FIRST, 1)
+    taken(reader, 1)
+    both = Share({FIRST, SECOND})
+    place.answers = [Share(set(), forfeited={FIRST, SECOND}), both]
+    await reader._heartbeat()
+    await reader.commit()
+    assert place.asked == []
+    begun(reader)
+    await reader._heartbeat()
+    assert begun(reader) == {FIRST: START, SECOND: START}
+    arrives(reader, FIRST)
+    taken(reader, 1)
+    reader.consume_handed()
+    await reader.commit()
+    assert (place.asked, place.forward) == ([{FIRST: START + 1}], [True])
+
+
+async def test_a_seek_is_committed_once_and_leaves_the_message_in_hand_of_another_queue(
+    place: Place, reader: GroupReader
+) -> None:
+    await reader.seek(*FIRST, 1)
+    assert begun(reader) == {FIRST: 1}
+    await reader.commit()
+    reader.consume_handed()
+    await reader.commit()
+    assert place.asked == [{FIRST: 1}, {SECOND: START + 1}]
+    await reader.seek(*FIRST, 2)
+    await reader.commit()
+    arrives(reader, FIRST)
+    taken(reader, 4)
+    await reader.commit()
+    assert place.asked[2:] == [{FIRST: 2}, {FIRST: START + 1, SECOND: START + 3}]
+    assert place.forward == [False, True, False, True]
+
+
+async def test_where_an_unclean_election_gave_up_messages_the_group_goes_back(
+    place: Place, reader: GroupReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = batch_of(FIRST, START, count=0, size=4).wire
+    batch.status, batch.next_offset = wire.OFFSET_TOO_LARGE, 2
+    arrived(reader, batch)
+    assert "now ends at offset 2" in caplog.text
+    taken(reader, 2)
+    reader.consume_handed()
+    assert reader.get_batch() is None, "nobody is given a batch of nothing"
+    await reader.commit()
+    assert place.asked == [{SECOND: START + 3}, {FIRST: 2}]
+    assert place.forward == [True, False]
 
 
 async def test_a_program_seeks_in_the_queues_that_it_reads(
@@ -328,10 +431,109 @@ async def test_new_queues_begin_where_nothing_is_passed_over(place: Place) -> No
     await reader._heartbeat()
     assert sorted(calls.starts) == [(retry, "EARLIEST"), (FIRST, "LATEST")]
     assert place.asked == [{FIRST: 100, retry: 100}], "before anything of them is read"
+    assert place.forward == [True], "another member may have begun it"
     calls.starts.clear()
     await reader._heartbeat()
     assert calls.starts == [(SECOND, "EARLIEST")]
     assert reader._positions == {FIRST: 100, SECOND: 102, retry: 100}
+
+
+async def test_a_group_that_is_at_the_first_message_reads_it(place: Place) -> None:
+    calls = Calls()
+    reader = reader_at(place, calls)
+
+    async def first(queues: Sequence[Queue], start: object) -> dict[Queue, int]:
+        return dict.fromkeys(queues, 0)
+
+    place.offsets = first  # type: ignore[method-assign]
+    await reader._heartbeat()
+    assert (reader._positions, calls.starts) == ({FIRST: 0, SECOND: 0}, [])
+
+
+@pytest.mark.parametrize(("timeout", "patience"), [(1.0, 5.0), (9.0, 9.0)])
+def test_a_subscription_is_as_patient_as_a_call_and_as_the_group(
+    place: Place, timeout: float, patience: float
+) -> None:
+    assert reader_at(place, timeout=timeout)._subscription._patience == patience
+
+
+async def test_the_node_hears_at_once_what_is_read_and_the_program_what_came(
+    place: Place, reader: GroupReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nudges: list[dict[Queue, int]] = []
+    monkeypatch.setattr(reader._subscription, "nudge", lambda: nudges.append(begun(reader)))
+    await reader.seek(*FIRST, 1)
+    assert nudges == [{FIRST: 1}]
+    taken(reader, 2)
+    reader.consume_handed()
+    assert reader.get() is None
+    assert len(nudges) == 2, "the credit of a batch that is used up"
+    place.answers = [Share({SECOND})]
+    await reader._heartbeat()
+    assert len(nudges) == 3
+    reader._arrived.clear()
+    arrives(reader, SECOND)
+    assert reader._arrived.is_set()
+
+
+async def test_commits_go_on_whatever_becomes_of_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits: list[float] = []
+    reader = reader_at(place, commit_interval=0.5)
+    await reader._heartbeat()
+    arrives(reader, SECOND)
+    taken(reader, 1)
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            raise KeyError
+        taken(reader, 1)
+        place.errors = [duolog.Unavailable("no master"), duolog.StaleMember("lost")][-len(waits) :]
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(KeyError):
+        await reader._commits()
+    assert waits == [0.5] * 3
+    assert place.asked == [{SECOND: START + 1}, {SECOND: START + 2}]
+    assert caplog.text.count("commit of group g failed") == 2
+
+
+async def test_a_subscription_looks_for_the_master_after_a_break(place: Place) -> None:
+    calls, hints = Calls(), list[str]()
+    reader = reader_at(place, calls)
+
+    async def run(hint: Any) -> None:
+        hints.append(hint())
+
+    calls.endpoint = "m:1"  # type: ignore[attr-defined]
+    reader._subscription.run = run  # type: ignore[method-assign]
+    await reader._subscribe()
+    assert hints == ["m:1"]
+
+
+async def test_only_a_task_that_the_program_cancelled_ends_the_reading(reader: GroupReader) -> None:
+    done, cancelled = (asyncio.get_running_loop().create_future() for _ in range(2))
+    done.set_result(None)
+    cancelled.cancel()
+    reader._ended(done)  # type: ignore[arg-type]
+    assert reader._error is None
+    reader._left = True
+    reader._ended(cancelled)  # type: ignore[arg-type]
+    assert reader._error is None
+    reader._left = False
+    reader._ended(cancelled)  # type: ignore[arg-type]
+    assert isinstance(reader._error, duolog.Unavailable)
+
+
+async def test_a_reader_ends_its_tasks_before_it_leaves(place: Place) -> None:
+    reader = reader_at(place)
+    reader._keep = lambda loop: asyncio.Event().wait()  # type: ignore[method-assign, assignment, return-value]
+    await reader.start()
+    assert reader._background.busy
+    await reader.close()
+    assert (reader._background.busy, place.left) == (False, 1)
 
 
 async def test_a_queue_is_not_read_before_its_start_is_committed(place: Place) -> None:
@@ -362,12 +564,11 @@ async def test_heartbeats_go_on_for_a_session_without_an_answer(
         now += 3.0
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    reader._timeout = 1.0
+    reader._timeout, reader._session = 1.0, 6.0
     with pytest.raises(duolog.Unavailable):
         await reader._heartbeats()
-    assert len(place.answers) == 7, "5 s after the first of three in a row"
-    usual = 5.0 / 3
-    assert waits == [*[usual] * 3, *[_groupreader.PENDING_SECONDS] * 2, *[usual] * 3]
+    assert len(place.answers) == 6, "more than 6 s after the first of four in a row"
+    assert waits == [*[2.0] * 3, *[_groupreader.PENDING_SECONDS] * 2, *[2.0] * 4]
 
 
 async def test_what_ends_a_background_task_reaches_the_program(
