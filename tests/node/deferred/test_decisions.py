@@ -9,6 +9,7 @@ import pytest
 
 from duolog_server.node.broker import Broker
 from duolog_server.node.deferred import halfmessages, transactionservice
+from duolog_server.node.deferred.redirect import stored_again
 from duolog_server.node.deferred.transactionservice import (
     GROUP,
     HALF_TOPIC,
@@ -23,6 +24,7 @@ from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.reader import EMPTY_TABLE, GetResult
 from duolog_server.store.status import PutMessageStatus
 from tests.node.deferred.test_delays import damage
+from tests.node.deferred.test_delayservice import without_the_first
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 from tests.until import until
@@ -412,10 +414,58 @@ async def test_a_half_message_to_a_topic_that_was_made_again_is_rolled_back(
     with pytest.raises(duolog.UnknownTopic, match="deleted since: roll it back"):
         await service.end([old, *prepare(broker)], True, "g")
     assert service.pending() == [half], "the other one is committed"
-    assert service._dropped(halves, half, record)
+    assert await service._check(halves, half), "another one of its group may be next"
     await service.end([old], False, "g")
     with pytest.raises(duolog.NoSuchMessage, match="was rolled back"):
         await service.end([old], True, "g")
+
+
+async def test_a_half_message_whose_topic_is_made_again_while_it_is_asked_about_is_rolled_back(
+    broker: Broker,
+) -> None:
+    """Stored again for its next check, it would be younger than the topic."""
+    service, halves = await own_service(broker, 1)
+
+    async def remade(check: transactionservice.Check) -> bool:
+        async with duolog.Client(broker.advertised) as client:
+            await client.admin.delete_topic("T")
+            await client.admin.create_topic("T", 1)
+        await until(lambda: service.is_too_old(half))
+        return True
+
+    service.askers.append(remade)
+    (half,) = service.pending()
+    assert await service._check(halves, half)
+    await dispatched(broker)
+    assert (service.waiting, broker.store.queue_range(HALF_TOPIC, 0)[1]) == (0, 1)
+
+
+@pytest.mark.parametrize("over", [0, 1])
+async def test_a_check_is_counted_in_the_log_as_long_as_the_record_has_room(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, over: int
+) -> None:
+    service, halves = await own_service(broker, 1)
+    (half,) = service.pending()
+    record = service._record(half.offset)
+    counted = {**record.properties, transactionservice.CHECKS: "1", transactionservice.ORIGIN: "0"}
+    size = stored_again(record, HALF_TOPIC, counted).columns.longest_properties
+    monkeypatch.setattr(transactionservice, "PROPERTIES_BYTES_MAX", size - over)
+    service._put_back(halves, half, record, 1000)
+    await dispatched(broker)
+    assert broker.store.queue_range(HALF_TOPIC, 0)[1] == 2 - over
+
+
+async def test_notes_that_retention_deleted_are_passed_over(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = broker.transactions
+    prepare(broker, 3)
+    await service.end([1], True, "g")
+    await service.end([2], True, "g")
+    await until(lambda: broker.store.queue_range(OP_TOPIC, 0)[1] == 2)
+    without_the_first(broker, OP_TOPIC, monkeypatch)
+    service.role_changed()
+    assert sorted(await service._known()) == [0, 1], "nothing tells of 1 any more"
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from duolog_server.store.clocks import MonoMs, WallMs
 from duolog_server.store.columns import Columns
 from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.reader import Wanted
 from duolog_server.store.status import PutMessageStatus
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
@@ -92,6 +93,22 @@ class World:
 
     def done(self) -> int:
         return self.broker.store.queue_range(DONE_TOPIC, 0)[1]
+
+
+def without_the_first(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where retention deleted the first record of a topic."""
+    ranges, get = broker.store.queue_range, broker.store.get
+
+    def from_the_second(asked: str, queue_id: int) -> tuple[int, int]:
+        low, high = ranges(asked, queue_id)
+        return (1, high) if asked == topic else (low, high)
+
+    def get_of_what_is_left(asked: str, queue_id: int, offset: QueueOffset, wanted: Wanted) -> Any:
+        gone = asked == topic and offset < 1
+        return get(asked, queue_id, QueueOffset(1 << 40) if gone else offset, wanted)
+
+    monkeypatch.setattr(broker.store, "queue_range", from_the_second)
+    monkeypatch.setattr(broker.store, "get", get_of_what_is_left)
 
 
 @pytest.fixture
@@ -264,13 +281,7 @@ async def test_what_retention_deleted_is_passed_over(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.put(1, 2, 3)
-    timers = world.broker.store.queue_range
-
-    def without_the_first(topic: str, queue_id: int) -> tuple[int, int]:
-        low, high = timers(topic, queue_id)
-        return (1, high) if topic == TIMER_TOPIC else (low, high)
-
-    monkeypatch.setattr(world.broker.store, "queue_range", without_the_first)
+    without_the_first(world.broker, TIMER_TOPIC, monkeypatch)
     await world.deliver()
     assert world.delays.waiting == 2
     assert world.delays.unread == 0
@@ -278,6 +289,48 @@ async def test_what_retention_deleted_is_passed_over(
     assert times.tolist() == [world.began] * 2, "they are overdue now"
     gone = world.delays._times(np.array([7, 8], np.int64), WallMs(world.began))
     assert gone.tolist() == [world.began] * 2, "nothing is known of them"
+
+
+async def test_notes_of_deliveries_that_retention_deleted_are_passed_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.put(1, 2, 3)
+    for _ in range(2):
+        world.later += HOUR_MS
+        await world.deliver()
+    without_the_first(world.broker, DONE_TOPIC, monkeypatch)
+    world.delays.role_changed()
+    await world.delays._opened()
+    assert world.delays.waiting == 2, "nothing tells of the first any more"
+
+
+@pytest.mark.parametrize(
+    ("readings", "looks"),
+    [([0, 5], 1), ([0, 6, 10, 15], 2), ([10 * k for k in range(20)], 10)],
+)
+async def test_both_clocks_are_read_again_where_a_pause_lay_in_between(
+    world: World, readings: list[int], looks: int
+) -> None:
+    times, seen = cast(Any, world.delays._core.times), list[int]()
+    times.mono_ms = lambda: MonoMs(readings.pop(0))
+    times.store_ms = lambda: WallMs(seen.append(len(seen)) or len(seen))  # type: ignore[func-returns-value]
+    assert world.delays._store_ms() == looks
+    assert readings == []
+
+
+async def test_a_service_that_delivered_nothing_notes_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[object] = []
+    monkeypatch.setattr(world.delays._core.metadata, "note", notes.append)
+    await world.put(1)
+    timers = await world.delays._opened()
+    world.delays._note_progress(timers)
+    assert notes == []
+    world.later = HOUR_MS
+    await world.deliver()
+    world.delays._note_progress(timers)
+    assert notes == [{"op": "timers", "low": 1, "done": 1}]
 
 
 # -- a change of the master ------------------------------------------------------------------------
