@@ -9,7 +9,9 @@ from typing import Any, cast
 import duolog
 import pytest
 from duolog import _sending
+from duolog._batcher import BATCH_BYTES, BATCH_MESSAGES
 from duolog._columns import crc32, offset_bytes, pack
+from duolog._producer import Many
 from duolog._receipts import Part
 from duolog._router import Router
 from duolog._sending import Batch, Sender, SendOptions
@@ -479,3 +481,34 @@ async def test_a_pause_at_the_deadline_is_a_timeout(monkeypatch: pytest.MonkeyPa
                 await world.send(seconds=0.05 * tick)
         ended += 1
     assert ended == 11
+
+
+HALF, MOST = bytes(BATCH_BYTES // 2), BATCH_MESSAGES
+
+
+@pytest.mark.parametrize(
+    ("many", "requests"),
+    [
+        (Many("T", [b"a"]), [(0, 1)]),
+        (Many("T", [b"a"] * MOST), [(0, MOST)]),
+        (
+            Many("T", [b""] * (BATCH_MESSAGES + 2)),
+            [(0, BATCH_MESSAGES), (BATCH_MESSAGES, BATCH_MESSAGES + 2)],
+        ),
+        (Many("T", [HALF, HALF, HALF, b"", b"a"]), [(0, 2), (2, 5)]),
+        (Many("T", [HALF, HALF + b"a", HALF]), [(0, 1), (1, 2), (2, 3)]),
+        (Many("T", [HALF * 3, b"a"]), [(0, 1), (1, 2)]),
+        (Many("T", [b"a", HALF * 3, b"b", b"c"]), [(0, 1), (1, 2), (2, 4)]),
+        # Properties count as well, those that all have once for each.
+        (Many("T", [HALF, HALF], texts=[b"", b"t"]), [(0, 1), (1, 2)]),
+        (Many("T", [HALF, HALF[1:], b""], texts=[b"", b"t", b""]), [(0, 3)]),
+        (Many("T", [HALF, HALF[3:]], same=b"p"), [(0, 2)]),
+        (Many("T", [HALF, HALF[1:]], same=b"p"), [(0, 1), (1, 2)]),
+        (Many("T", [b"", HALF, HALF[3:]], same=b"p"), [(0, 3)]),
+        (Many("T", [b"", HALF, HALF[2:]], same=b"p"), [(0, 2), (2, 3)]),
+    ],
+)
+def test_messages_go_together_up_to_the_limits_of_a_request(
+    many: Many, requests: list[tuple[int, int]]
+) -> None:
+    assert many.requests() == requests

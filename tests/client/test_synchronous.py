@@ -1,17 +1,22 @@
 """The synchronous client: errors at its end, and its use in a forked process."""
 
 import asyncio
+import atexit
+import concurrent.futures
 import gc
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import duolog
 import duolog.sync
 import pytest
+from duolog import sync
 from duolog._receipts import Part
 
 
@@ -206,3 +211,126 @@ def test_an_asynchronous_producer_warns_where_messages_go_with_it() -> None:
     with pytest.warns(ResourceWarning, match="collected with 1 posted messages"):
         run(close=False)
     run(close=True)
+
+
+class Posts:
+    """A producer at the end of its program. answers: whether what was posted gets its answers."""
+
+    def __init__(self, unanswered: int, answers: bool = True, error: Exception | None = None):
+        self.unanswered = unanswered
+        self._answers = answers
+        self._error = error
+        self.waited = 0
+
+    async def answered(self) -> None:
+        self.waited += 1
+        if not self._answers:
+            await asyncio.Event().wait()
+        self.unanswered = 0
+
+    def raise_unasked(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+class Ending:
+    """The end of a program. registered: what is to run after its other threads."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.registered: list[tuple[Any, ...]] = []
+        self.producers: set[Any] = set()
+        self.loop = sync._Thread.running().loop
+        self.threads = [threading.current_thread(), SimpleNamespace(daemon=True)]
+        running = SimpleNamespace(loop=self.loop, batchers=self.producers)
+        monkeypatch.setattr(sync._Thread, "_running", running)
+        monkeypatch.setattr(threading, "enumerate", lambda: self.threads)
+        monkeypatch.setattr(atexit, "register", lambda *what: self.registered.append(what))
+
+
+@pytest.fixture
+def ending(monkeypatch: pytest.MonkeyPatch) -> Ending:
+    return Ending(monkeypatch)
+
+
+def test_the_end_waits_for_answers_and_says_what_is_lost(
+    ending: Ending, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = duolog.Unavailable("no node")
+    error.add_note("and 2 more")
+    late, done, failed = Posts(2), Posts(0), Posts(0, error=error)
+    ending.producers |= {late, done, failed}
+    sync._finish()
+    said = "duolog: a posted message is not known to be stored: no node (and 2 more)\n"
+    assert capsys.readouterr().err == said
+    assert ([each.waited for each in (late, done, failed)], ending.registered) == ([1, 0, 0], [])
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_what_is_lost_is_said_after_the_other_threads_of_the_program(
+    ending: Ending,
+    answers: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sync, "END_SECONDS", 20.0 if answers else 0.01)
+    ending.threads.append(SimpleNamespace(daemon=False))
+    ending.producers.add(Posts(3, answers))
+    sync._finish()
+    again = [(sync._at_the_end, sync._answered, 20.0)] if answers else []
+    assert ending.registered == [(sync._say_lost,), *again], "the last one runs first"
+    assert capsys.readouterr().err == ""
+    sync._say_lost()
+    said = "duolog: 3 posted messages have no answer, and may not be stored: close the producer\n"
+    assert capsys.readouterr().err == ("" if answers else said)
+
+
+def test_a_program_without_clients_ends_at_once(
+    ending: Ending, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sync._Thread, "_running", None)
+    sync._finish()
+    assert (capsys.readouterr().err, ending.registered) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("error", "reported"), [(KeyError("a bug"), True), (KeyboardInterrupt(), False)]
+)
+def test_nothing_that_fails_at_the_end_keeps_a_program_from_ending(
+    ending: Ending,
+    error: BaseException,
+    reported: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failing: concurrent.futures.Future[None] = concurrent.futures.Future()
+    failing.set_exception(error)
+
+    def start(work: Any, loop: object) -> Any:
+        work.close()
+        return failing
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", start)
+    assert sync._at_the_end(sync._answered, 1.0) is None
+    assert ("a background task failed" in caplog.text) is reported
+
+
+def test_what_is_lost_is_said_also_where_a_callback_waits(
+    ending: Ending, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sync, "SOON_SECONDS", 0.01)
+    ending.producers.add(Posts(1))
+    waits, release = threading.Event(), threading.Event()
+
+    def callback() -> None:
+        waits.set()
+        release.wait(20)
+
+    ending.loop.call_soon_threadsafe(callback)
+    try:
+        assert waits.wait(20)
+        sync._say_lost()
+        assert "duolog: 1 posted messages have no answer" in capsys.readouterr().err
+        monkeypatch.setattr(sys, "stderr", None)  # as in a program without a terminal
+        sync._say_lost()
+    finally:
+        release.set()
