@@ -18,8 +18,7 @@ from pathlib import Path
 
 import pytest
 from duolog import __version__
-
-from duolog_server.demo.ports import free_endpoint
+from duolog.testing._ports import free_endpoint
 
 ROOT = Path(__file__).parent.parent
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
