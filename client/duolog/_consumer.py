@@ -276,6 +276,12 @@ class Consumer(Owned):
         else:
             self._stop_asked = True
 
+    async def interrupted(self) -> None:
+        """Not called by users: `interrupt`, and wait for the end of `run`."""
+        if (worker := self._worker) is not None:
+            worker.interrupt()
+            await worker.ended()
+
     def _check_idle(self) -> None:
         if self._worker is not None:
             raise BadRequest("`run` reads from this consumer: make another one")

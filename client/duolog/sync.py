@@ -515,17 +515,24 @@ class Consumer(_Face[AsyncConsumer]):
         if is_async(handler):
             raise BadRequest("handler is a coroutine function: use the consumer of duolog.Client")
         with stop_signals(self._of.interrupt):
-            running = self._loop.start(
-                self._of.run(handler, concurrency=concurrency, by_key=by_key, grace=grace)
-            )
             try:
-                running.result()
-            except BaseException:  # also a signal handler's of the program, while it runs
-                while not running.done():
-                    self._of.interrupt()
-                    with contextlib.suppress(BaseException):  # one more interruption
-                        concurrent.futures.wait([running])
+                self._loop.run(
+                    self._of.run(handler, concurrency=concurrency, by_key=by_key, grace=grace)
+                )
+            except BaseException:  # also a signal handler's of the program, at any step
+                self._end_run()
                 raise
+
+    def _end_run(self) -> None:
+        """Stop the worker and wait for its end; each further interruption hurries it."""
+        while True:
+            try:
+                self._loop.run(self._of.interrupted())
+                return
+            except DuologError:  # the client is closed, and no worker runs
+                return
+            except BaseException:
+                continue
 
     def stop(self) -> None:
         """`duolog.Consumer.stop`."""
