@@ -51,9 +51,8 @@ class Nursery:
         self._pid = os.getpid()
         self._parent = os.pidfd_open(os.getppid())
         self._ready.register(self._parent, selectors.EVENT_READ)
-        self._running: dict[
-            int, tuple[int, int]
-        ] = {}  # by pidfd: the id, and the pipe for its status
+        # By pidfd: the id, and the pipe for the status.
+        self._running: dict[int, tuple[int, int]] = {}
         # Ctrl-C in a terminal is for the tests, which end what they started.
         self._interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
 

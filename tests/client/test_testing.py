@@ -46,12 +46,13 @@ def test_that_fails(duolog_node):
 # One for each of two workers.
 WORKER = """
 import os
+import time
 from pathlib import Path
 
 def test_of_a_worker(duolog_node):
     Path(os.environ["PYTEST_XDIST_WORKER"]).write_text(duolog_node.endpoint)
     while len(list(Path().glob("gw*"))) < 2:  # both nodes run at the same time
-        pass
+        time.sleep(0.02)
 """
 # A child that it forks has its files, and outlives it.
 OUTLIVED = """
@@ -229,7 +230,11 @@ async def test_a_node_keeps_its_data_until_it_is_closed(nothing_left: None) -> N
         assert directory.exists()
         await client.admin.create_topic("T", 1)
         node.stop()
+        with pytest.raises(ChildError, match="node node is not running"):
+            node.kill()
         node.start()
+        with pytest.raises(ChildError, match="node node is running already"):
+            node.start()
         assert [topic.topic for topic in await client.admin.topics()] == ["T"]
     assert not node.running
     assert not directory.exists()
@@ -333,13 +338,19 @@ def test_a_paused_master_is_replaced_and_follows_when_it_is_resumed(
 
 
 def test_a_cluster_that_cannot_do_what_it_is_asked_says_so(nothing_left: None) -> None:
-    with pytest.raises(duolog.BadRequest, match="nodes is 0"):
-        Cluster(0)
-    cluster = Cluster(1, {"node.durability": "x"})
+    with pytest.raises(duolog.BadRequest, match="nodes is 1"):
+        Cluster(1)
+    with pytest.raises(duolog.BadRequest, match="settings is 'x'"):
+        Node("x")  # type: ignore[arg-type]
+    cluster = Cluster(2, {"node.durability": "x"})
     with pytest.raises(ChildError, match="exited during startup"), cluster:
         pass
     with pytest.raises(ChildError, match="no node of the cluster is running"):
         cluster.master()
+    with Cluster(2) as cluster:
+        cluster._registry.kill()
+        with pytest.raises(ChildError, match=r"no node leads within 60 s: the registry has ended"):
+            cluster.master()
 
 
 def test_nodes_end_with_the_process_that_forks_them_and_the_next_one_gets_another() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 import duolog
+from duolog._checks import checked_number, checked_whole
 from duolog.sync import Client
 from duolog.testing._forks import NODES
 from duolog.testing._lifetime import Lifetime
@@ -19,6 +20,7 @@ from duolog.testing._process import READY_SECONDS, ChildError, ChildProcess
 from duolog.testing._server import server_python
 
 T = TypeVar("T")
+NODES_RANGE = 2, 9  # a group takes no message before it has two
 PROBE_TOPIC = "duolog-probe"
 POLL_SECONDS = 0.02
 CALL_SECONDS = 2.0  # of one question; the node that should answer it may just have been killed
@@ -67,17 +69,16 @@ class Cluster(Lifetime):
         ready_seconds: float = READY_SECONDS,
     ) -> None:
         """Args:
-        nodes: how many.
+        nodes: how many, 2 to 9.
         settings: of the configuration of each, such as `{"node.durability": "power"}`.
         lease_seconds: a master that has not been heard of for so long is replaced.
         ready_seconds: longest start, and longest wait of `master`, `settle` and `switch`.
 
         Raises ServerMissing where no server is installed.
         """
-        if nodes < 1:
-            raise duolog.BadRequest(f"nodes is {nodes}; it must be at least 1")
+        checked_whole("nodes", nodes, *NODES_RANGE)
         self._lock = threading.RLock()  # a cancelled start still runs in its thread
-        self._seconds = ready_seconds
+        self._seconds = checked_number("ready_seconds", ready_seconds, 0)
         self._directory: Path | None = None
         server_python()
         self._registry = Registry()
@@ -178,7 +179,7 @@ class Cluster(Lifetime):
         """What is found in the route, as soon as it is true. Raises ChildError, with logs."""
         deadline, last = time.monotonic() + self._seconds, ""
         with self._client() as client:
-            while time.monotonic() < deadline:
+            while time.monotonic() < deadline and self._registry.running:
                 try:
                     groups = client.admin.route().groups
                     if groups and (seen := found(client, groups[0])):
@@ -188,7 +189,8 @@ class Cluster(Lifetime):
                     last = str(error)
                 time.sleep(POLL_SECONDS)
         logs = "\n".join(f"{one.log}:\n{one.log_tail()}" for one in self._processes)
-        raise ChildError(f"{what} within {self._seconds:g} s ({last})\n{logs}")
+        ended = "" if self._registry.running else ": the registry has ended"
+        raise ChildError(f"{what} within {self._seconds:g} s{ended} ({last})\n{logs}")
 
 
 def _takes_topics(client: Client, _: duolog.GroupRoute) -> bool:

@@ -28,8 +28,6 @@ SMALL_FILES = (
     "--set", f"store.max_hash_slot_num={INDEX_SLOTS}",
     "--set", f"store.max_index_num={INDEX_ENTRIES}",
 )  # fmt: skip
-
-
 SKIP_SECONDS_MAX = 10 * 365 * 86_400
 
 
@@ -91,11 +89,19 @@ class SmallNode(ChildNode):
         with duolog.sync.Client(
             self.endpoint, timeout=self.ready_seconds, user=user, password=password
         ) as client:
-            client.admin.node_status()
+            try:
+                client.admin.node_status()
+            except duolog.Retryable as error:
+                raise ChildError(
+                    f"{self.kind} {self.name} does not answer ({error}); the end of its log:\n"
+                    f"{self.log_tail()}"
+                ) from error
 
 
 def settings_flags(settings: Mapping[str, object]) -> tuple[str, ...]:
     """Flags of `duolog node start` for settings such as `{"node.durability": "power"}`."""
+    if not isinstance(settings, Mapping):
+        raise duolog.BadRequest(f'settings is {settings!r}, not a dict as {{"section.key": value}}')
     return tuple(
         word for key, value in settings.items() for word in ("--set", f"{key}={_text(value)}")
     )
@@ -116,6 +122,12 @@ class ForkedNode(SmallNode):
     def place(self, directory: Path) -> None:
         """Have data and log in a directory."""
         self.data, self.log = directory / self.name, directory / f"{self.name}.log"
+
+    def start(self, user: str = "", password: str = "") -> None:
+        """Start, and wait until it answers. Raises ChildError, with the end of its log."""
+        if self.running:
+            raise ChildError(f"{self.kind} {self.name} is running already")
+        super().start(user, password)
 
     @property
     def answering(self) -> bool:
@@ -169,7 +181,7 @@ class Node(ForkedNode, Lifetime):
         """
         server_python()
         super().__init__(name, *settings_flags(settings or {}))
-        self.ready_seconds = ready_seconds
+        self.ready_seconds = checked_number("ready_seconds", ready_seconds, 0)
         self._lock = threading.RLock()  # a cancelled start still runs in its thread
         self._directory: Path | None = None
 
