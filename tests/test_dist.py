@@ -20,6 +20,8 @@ import pytest
 from duolog import __version__
 from duolog.testing._ports import free_endpoint
 
+from duolog_server.ops.cli.main import NOUNS
+
 ROOT = Path(__file__).parent.parent
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 PYTHONS = ("3.11", "3.13", "3.14")
@@ -38,6 +40,8 @@ def test_versions_are_tied_to_each_other() -> None:
     assert "version" in sdk["project"]["dynamic"]
     assert f"duolog=={__version__}" in server["project"]["dependencies"]
     assert f"\n## {__version__} (" in (ROOT / "CHANGELOG.md").read_text()
+    manifests = ROOT / "cluster" / "kubernetes" / "nodes" / "kustomization.yaml"
+    assert f"newTag: {__version__}\n" in manifests.read_text()
 
 
 def found(minor: str) -> str:
@@ -137,6 +141,15 @@ def test_a_wheel_of_the_platform_has_the_kernels_and_one_of_any_has_not(dist: Pa
 
 
 @pytest.mark.long
+def test_the_sbom_names_what_is_installed(dist: Path) -> None:
+    written = json.loads((dist / "sbom.cdx.json").read_text())
+    parts = {one["name"]: one["version"] for one in written["components"]}
+    assert parts["duolog"] == parts["duolog-server"] == __version__
+    assert {"grpcio", "numba", "pydantic"} < parts.keys()
+    assert not {"pip", "setuptools", "pytest"} & parts.keys()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("minor", PYTHONS)
 def test_the_readme_runs_with_the_built_files_alone(minor: str, dist: Path, tmp_path: Path) -> None:
     programs = environment_of(minor, dist, tmp_path / "server", "duolog", "duolog-server")
@@ -164,12 +177,22 @@ def test_the_readme_runs_with_the_built_files_alone(minor: str, dist: Path, tmp_
         late.cancel()
         assert b"compiling kernels" not in written
         assert _cpu_seconds(node.pid) < FIRST_START_CPU_SECONDS
+        _name_every_command(programs)
         _run_the_readme(programs, endpoint, data, tmp_path, node)
     finally:
         late.cancel()
         node.kill()
         node.wait()
         os.close(controller)
+
+
+def _name_every_command(programs: Path) -> None:
+    """None of them imports what only an extra, or a checkout, has."""
+    versions = run(programs / "duolog", "--version").splitlines()
+    assert versions[0].startswith(f"duolog {__version__} (Python ")
+    assert versions[-1].endswith("(not installed: the extra rocketmq)")
+    for noun in NOUNS:
+        assert noun in run(programs / "duolog", noun, "--help")
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -3,7 +3,7 @@
 The SDK and the server, each as an sdist and a wheel of any platform, whose kernels are compiled by
 a node's first start; and for each PYTHON, this one unless others are named, a wheel of
 the server with the kernels' library, for this architecture. It is tagged with the oldest glibc that
-it runs on. All wheels of the server are built from its sdist.
+it runs on. All wheels of the server are built from its sdist. Beside them, an SBOM of the server.
 """
 
 import argparse
@@ -77,6 +77,17 @@ def platform_wheel(python: str, sdist: Path, out: Path) -> None:
         run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", out, wheel)
 
 
+def write_sbom(out: Path) -> None:
+    """What an installed server consists of, as CycloneDX."""
+    with tempfile.TemporaryDirectory() as folder:
+        run(sys.executable, "-m", "venv", "--without-pip", folder)
+        python = Path(folder) / "bin" / "python"
+        wheels = out.glob("duolog*-py3-none-any.whl")
+        run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", *wheels)
+        listed = out / "sbom.cdx.json"
+        run(sys.executable, "-m", "cyclonedx_py", "environment", python, "-o", listed)
+
+
 def main() -> None:
     """Build everything."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -91,6 +102,7 @@ def main() -> None:
     (sdist,) = out.glob("duolog_server-*.tar.gz")
     for python in chosen.pythons:
         platform_wheel(python, sdist, out)
+    write_sbom(out)
     for file in sorted(out.iterdir()):
         print(f"{file.stat().st_size:>10,}  {file.name}")
 

@@ -6,6 +6,7 @@ import platform
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import typer
@@ -23,7 +24,7 @@ class _Noun:
     more: tuple[str, ...] = ()  # modules that add commands to that app
 
 
-_NOUNS = {
+NOUNS = {
     "node": _Noun("Start a node, or check one.", "duolog_server.ops.cli.node"),
     "topic": _Noun("List, show, create, alter, delete topics.", "duolog_server.ops.cli.topic"),
     "msg": _Noun(
@@ -78,18 +79,18 @@ class _Lazy(TyperGroup):
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
-        self.commands.update({name: TyperCommand(name) for name in _NOUNS})  # for "Did you mean"
+        self.commands.update({name: TyperCommand(name) for name in NOUNS})  # for "Did you mean"
         add_options(self, shared, CONNECTION)
 
     def list_commands(self, ctx: object) -> list[str]:
-        return list(_NOUNS)
+        return list(NOUNS)
 
     def get_command(self, ctx: object, cmd_name: str) -> TyperCommand | TyperGroup | None:
-        if cmd_name not in _NOUNS:
+        if cmd_name not in NOUNS:
             return None
         if len(sys.argv) < 2 or cmd_name not in sys.argv:
-            return TyperCommand(cmd_name, help=_NOUNS[cmd_name].help)
-        noun = _NOUNS[cmd_name]
+            return TyperCommand(cmd_name, help=NOUNS[cmd_name].help)
+        noun = NOUNS[cmd_name]
         module = importlib.import_module(noun.module)
         for adds in noun.more:
             importlib.import_module(adds)
@@ -129,13 +130,13 @@ def _print_versions() -> None:
 
     from duolog_server.compat.remoting.codec.command import VERSION_NAME
     from duolog_server.ha.frames import VERSION as REPLICATION
-    from duolog_server.node.wire import rocketmqadmin_pb2
 
     print(f"duolog {__version__} (Python {platform.python_version()})")
     print(f"store: RocketMQ {VERSION_NAME}")
     print(f"replication: {REPLICATION}")
     print(f"native API: {duolog_pb2.DESCRIPTOR.package}, frames {FRAMES}")
-    print(f"RocketMQ's API: {rocketmqadmin_pb2.DESCRIPTOR.package}, remoting {VERSION_NAME}")
+    served = "" if find_spec("rocketmq") else " (not installed: the extra rocketmq)"
+    print(f"RocketMQ's APIs: remoting {VERSION_NAME}, apache.rocketmq.v2{served}")
 
 
 def main() -> None:

@@ -228,7 +228,7 @@ def test_help_starts_fast_and_knows_every_noun() -> None:
     versions = run_cli("--version").stdout.splitlines()
     assert versions[0].startswith(f"duolog {__version__} (Python 3.")
     assert "native API: duolog.v1, frames 1" in versions
-    assert "RocketMQ's API: apache.rocketmq.v2, remoting V4_9_8" in versions
+    assert "RocketMQ's APIs: remoting V4_9_8, apache.rocketmq.v2" in versions
     assert run_cli("nonsense").returncode == 2
 
 

@@ -117,10 +117,10 @@ PROGRAMS = {"console", "group export"}  # and lines of JSON
 
 
 def test_every_command_that_calls_nodes_has_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["duolog", *main._NOUNS])
+    monkeypatch.setattr(sys, "argv", ["duolog", *main.NOUNS])
     root: Any = typer.main.get_command(main.app)
     dialling = []
-    for noun in main._NOUNS:
+    for noun in main.NOUNS:
         for path, command in leaves(root.get_command(None, noun), noun):
             names = {name for param in command.params for name in param.opts}
             if "--endpoints" in names and noun != "context":
