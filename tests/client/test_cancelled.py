@@ -118,7 +118,8 @@ async def test_an_append_stream_whose_tasks_are_cancelled_fails_its_appends() ->
             self.cancelled = True
             return True
 
-    stream = AppendStream(Call())
+    call = Call()
+    stream = AppendStream(call)
     waiting = asyncio.ensure_future(stream.append(wire.AppendRequest(id=1)))
     await until(lambda: stream.busy, "it waits")
     tasks = asyncio.all_tasks() - {asyncio.current_task(), waiting}
@@ -127,7 +128,9 @@ async def test_an_append_stream_whose_tasks_are_cancelled_fails_its_appends() ->
     with pytest.raises(duolog.Unavailable, match="was cancelled"):
         await asyncio.wait_for(waiting, ENDS_SECONDS)
     assert stream.error is not None  # another stream is opened for the next append
+    assert not call.cancelled
     await stream.close()
+    assert call.cancelled
 
 
 async def test_a_consumer_whose_tasks_are_cancelled_raises_instead_of_waiting() -> None:

@@ -1,6 +1,9 @@
 """The replica groups of a cluster: which there are, and changes in every one of them."""
 
+import asyncio
+import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +15,7 @@ from duolog._access import Access
 from duolog._admin import Admin
 from duolog._connection import Connection
 from duolog._router import Router
+from duolog._runtime import MACHINE
 from duolog.wire import duolog_pb2 as wire
 
 
@@ -126,3 +130,111 @@ async def test_the_seed_is_the_connection_of_an_only_group() -> None:
     await router._ask(1.0)
     assert router._connections == {"a": seed}
     assert not router.has_choice
+
+
+class Ask:
+    """Takes the place of a router's question for groups."""
+
+    def __init__(self, router: Router) -> None:
+        self.timeouts: list[float] = []
+        self._router = router
+        router._ask = self  # type: ignore[method-assign]
+
+    async def __call__(self, timeout: float) -> None:
+        self.timeouts.append(timeout)
+        self._router._fresh_until = inf
+        self._router._connections["b"] = cast(Connection, Answering())
+
+
+async def test_groups_are_asked_for_once_they_are_old_and_where_one_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    router, loop = router_of(a=Answering()), asyncio.get_running_loop()
+    ask = Ask(router)
+    assert await router.groups(7.0) == ["a"]
+    await router.reach("a", 7.0)
+    assert ask.timeouts == [], "what is known is fresh"
+    monkeypatch.setattr(loop, "time", lambda: 100.0)
+    router._fresh_until = 100.0
+    assert await router.groups(7.0) == ["a", "b"]
+    assert ask.timeouts == [7.0]
+    del router._connections["b"]
+    assert await router.reach("b", 5.0) is router.connection("b")
+    assert ask.timeouts == [7.0, 5.0], "a new group may be there any time"
+    with pytest.raises(duolog.UnknownTopic, match="'c' does not exist"):
+        await router.reach("c", 5.0)
+    router._fresh_until = 0.0
+    await router.groups(-1.0)
+    assert ask.timeouts[-1] == 0.001
+    router.note_fork()
+    with pytest.raises(duolog.WrongProcess):
+        await router.groups(1.0)
+
+
+def nodes(**in_sync: bool) -> wire.GroupRoute:
+    """A group whose master is `m`, and its other nodes."""
+    replicas = [wire.ReplicaRoute(endpoint="m:1", in_sync=True), wire.ReplicaRoute(node="gone")]
+    replicas += [wire.ReplicaRoute(endpoint=f"{n}:1", in_sync=on) for n, on in in_sync.items()]
+    return wire.GroupRoute(group="a", master_endpoint="m:1", replicas=replicas)
+
+
+class Backwards(random.Random):
+    """Turns what it shuffles round."""
+
+    def shuffle(self, rows: Any) -> None:
+        rows.reverse()
+
+
+async def test_readers_prefer_slaves_that_are_in_sync_and_spread_over_them() -> None:
+    router = Router(("127.0.0.1:1",), replace(MACHINE, chance=Backwards()))
+    router._routes["a"] = nodes(s=True, late=False, t=True)
+    router._connections["a"] = Connection(("t:1", "m:1", "known:1"))
+    slaves = router.slaves("a")
+    assert slaves.endpoints == ("t:1", "s:1", "late:1", "m:1", "known:1")
+    assert router.slaves("a") is slaves, "one for all readers"
+    assert router.replicas("a") == ["m:1", "s:1", "late:1", "t:1"]
+    router._connections["a"].endpoint = "m:1"
+    first, second = router.reading("a"), router.reading("a")
+    assert first is not second
+    assert first.endpoints == ("m:1", "t:1", "known:1"), "the node that answers comes first"
+
+
+async def test_a_router_closes_all_its_connections_in_its_own_process() -> None:
+    router = Router(("127.0.0.1:1",))
+    router._routes["a"] = nodes(s=True)
+    router._connections["a"] = Connection(("m:1",))
+    every = router._seed, router._connections["a"], router.slaves("a")
+    stopped: list[bool] = []
+
+    async def stop() -> None:
+        stopped.append(True)
+
+    router._asking.stop = stop  # type: ignore[method-assign]
+    router.forked = True
+    await router.close()
+    assert not any(connection._closed for connection in every)
+    router.forked = False
+    await router.close()
+    assert (stopped, [connection._closed for connection in every]) == ([True], [True] * 3)
+
+
+async def test_an_error_that_some_groups_may_answer_with_is_the_only_one_excused() -> None:
+    refused, failed = duolog.BadRequest("none here"), duolog.Unavailable("no node")
+    router = router_of(a=Answering(), b=Answering(refused), c=Answering(failed))
+
+    async def ask(groups: list[str], but: type[duolog.DuologError] | None) -> int:
+        async def make(connection: Connection, left: float) -> None:
+            raise AssertionError("the connection answers")
+
+        return len(await router.everywhere(make, 1.0, but=but, groups=groups))
+
+    assert await ask(["a", "b"], duolog.BadRequest) == 1
+    for groups, but, error in (
+        (["a", "b"], None, refused),
+        (["a", "c"], duolog.BadRequest, failed),
+        (["b"], duolog.BadRequest, refused),
+    ):
+        with pytest.raises(type(error)):
+            await ask(groups, but)
+    assert router.has_choice
+    assert router_of(a=Answering(), b=Answering()).has_choice

@@ -512,3 +512,20 @@ def test_messages_go_together_up_to_the_limits_of_a_request(
     many: Many, requests: list[tuple[int, int]]
 ) -> None:
     assert many.requests() == requests
+
+
+class Context:
+    """A span, whose context is one word more."""
+
+    def text(self, text: bytes) -> bytes:
+        return text + b"+"
+
+
+def test_each_message_carries_the_context_of_its_send() -> None:
+    span: Any = Context()
+    same = Many("T", [b"a", b"b"], same=b"p").carrying(span)
+    assert (same.same, same.texts) == (b"p+", None)
+    each = Many("T", [b"a", b"b"], texts=[b"p", b"q"]).carrying(span)
+    assert (each.same, each.texts) == (b"", [b"p+", b"q+"])
+    assert same.batch(1, 2).texts == pack([b"p+"])
+    assert each.batch(1, 2).texts == pack([b"q+"])

@@ -64,7 +64,7 @@ async def test_a_message_is_processed_in_the_trace_that_it_was_sent_in(
     assert message.properties["traceparent"].split("-")[2] == f"{id_of(sent):016x}"
     assert parent_of(sent) == order.get_span_context().span_id
     assert {trace_of(span) for span in taken.all} == {trace_of(sent)}
-    assert parent_of(processed) == id_of(sent)
+    assert parent_of(processed) == parent_of(came) == id_of(sent)
     assert links_of(processed) == links_of(came) == [id_of(sent)]
     assert parent_of(taken.one("inside")) == id_of(processed)
     assert not trace.get_current_span().get_span_context().is_valid

@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import gc
+import inspect
 import os
 import signal
 import subprocess
@@ -334,3 +335,22 @@ def test_what_is_lost_is_said_also_where_a_callback_waits(
         sync._say_lost()
     finally:
         release.set()
+
+
+def test_the_end_waits_a_moment_longer_than_the_loop_may_take(ending: Ending) -> None:
+    assert sync._at_the_end(sync._told_lost, sync.SOON_SECONDS) == []
+
+
+def test_a_call_that_is_refused_is_not_left_open() -> None:
+    """Python warns of a coroutine that nobody awaits."""
+
+    async def work() -> None:
+        raise AssertionError("it does not run")
+
+    loop = sync._Loop()
+    for state, error in (("closed", duolog.Unavailable), ("forked", duolog.WrongProcess)):
+        setattr(loop, state, True)
+        call = work()
+        with pytest.raises(error):
+            loop.start(call)
+        assert inspect.getcoroutinestate(call) == inspect.CORO_CLOSED

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import duolog
@@ -616,3 +617,51 @@ async def test_checks_that_end_before_they_begin_leave_their_permits(node: Node)
             assert not transactions._asked
         assert transactions._asking._value == CHECKS_AT_ONCE
         await transactions.close()
+
+
+async def test_a_listener_follows_the_master_and_ends_where_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures: list[Exception | None] = [
+        duolog.NotMaster("see m", "m:1", 4),
+        duolog.Unavailable("gone"),
+        duolog.Unavailable("gone"),
+        None,
+        duolog.Unavailable("gone"),
+        duolog.NoPermission("no"),
+    ]
+    pauses: list[float] = []
+    rotated: list[tuple[int, str, int]] = []
+
+    class Reading:
+        moves = 7
+        closed = False
+
+        def named(self, error: duolog.DuologError) -> duolog.DuologError:
+            return type(error)(f"as ann: {error}")
+
+        async def rotate(self, *how: Any) -> None:
+            rotated.append(how)
+
+        async def close(self) -> None:
+            self.closed = True
+
+    async def answer_all(connection: object, group: str) -> None:
+        assert (connection, group) == (reading, "a")
+        if (failure := failures.pop(0)) is not None:
+            raise failure
+
+    async def sleep(seconds: float) -> None:
+        assert len(pauses) == len(rotated), "another node is asked after the pause"
+        pauses.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    reading = Reading()
+    runtime = SimpleNamespace(chance=SimpleNamespace(uniform=lambda low, high: 1.0))
+    router = SimpleNamespace(reading=lambda group: reading, runtime=runtime)
+    listener: Any = SimpleNamespace(_router=router, _answer_all=answer_all)
+    with pytest.raises(duolog.NoPermission, match="as ann: no"):
+        await Transactions._listen(listener, "a")
+    assert rotated == [(7, "m:1", 4), *[(7, "", 0)] * 4]
+    assert pauses == [0.005, 0.05, 0.1, 0.05, 0.1], "shorter again after a stream that ended well"
+    assert reading.closed
