@@ -10,6 +10,7 @@ import duolog
 import grpc.aio
 import pytest
 from duolog._connection import Connection
+from duolog._errors import trailing_of
 from duolog._message import Batch
 from duolog._prefetch import Prefetch
 from duolog._subscription import Subscription
@@ -270,8 +271,8 @@ async def test_what_a_node_refuses_for_good_ends_the_subscription(at_once: bool)
 
 def grpc_error(error: duolog.DuologError) -> grpc.aio.AioRpcError:
     """An error as a call raises it."""
-    kind = grpc.aio.Metadata((duolog._errors.ERROR_KEY, type(error).__name__))
-    return grpc.aio.AioRpcError(grpc.StatusCode.UNKNOWN, grpc.aio.Metadata(), kind, str(error))
+    fields = grpc.aio.Metadata(*trailing_of(error))
+    return grpc.aio.AioRpcError(grpc.StatusCode.UNKNOWN, grpc.aio.Metadata(), fields, str(error))
 
 
 async def test_a_subscription_fails_once_no_stream_was_open_for_its_patience(
