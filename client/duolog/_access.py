@@ -8,6 +8,7 @@ from typing import TypeVar
 from duolog._errors import BadRequest
 from duolog._fromwire import described
 from duolog._pages import Page, Wanted, joined_page, part_of
+from duolog._requests import checked_request
 from duolog._router import Router
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
@@ -97,7 +98,8 @@ class Access:
         a call that is repeated succeeds.
         """
         return await self._put(
-            wire.PutUserRequest(
+            checked_request(
+                wire.PutUserRequest,
                 user=name,
                 password=password,
                 super=is_super,
@@ -118,8 +120,13 @@ class Access:
     ) -> User:
         """Alter a user; what is not given stays. signs: with a password, as `User.signs`."""
         return await self._put(
-            wire.PutUserRequest(
-                user=name, password=password, super=is_super, disabled=disabled, signs=signs
+            checked_request(
+                wire.PutUserRequest,
+                user=name,
+                password=password,
+                super=is_super,
+                disabled=disabled,
+                signs=signs,
             )
         )
 
@@ -153,7 +160,7 @@ class Access:
 
     async def delete_user(self, name: str) -> None:
         """Delete a user and its rights. Raises BadRequest if there is none of that name."""
-        request = wire.DeleteUserRequest(user=name)
+        request = checked_request(wire.DeleteUserRequest, user=name)
         await self._everywhere(lambda stub, left: stub.DeleteUser(request, timeout=left))
 
     async def users(self) -> list[User]:
@@ -172,7 +179,9 @@ class Access:
             limit: at most so many; 0: all.
         """
         wanted = Wanted(contains, after, limit)
-        request = wire.ListUsersRequest(contains=contains, after=after, limit=limit)
+        request = checked_request(
+            wire.ListUsersRequest, contains=contains, after=after, limit=limit
+        )
         reply = await self._listed(request)
         return joined_page([part_of(map(_user, reply.users), _name, reply, wanted)], _name, wanted)
 
@@ -192,8 +201,12 @@ class Access:
             after, limit: see `users_page`.
         """
         wanted = Wanted("", after, limit)
-        may = wire.TestAccessRequest(action=action, resource=resource, source=source)
-        reply = await self._listed(wire.ListUsersRequest(after=after, limit=limit, may=may))
+        may = checked_request(
+            wire.TestAccessRequest, action=action, resource=resource, source=source
+        )
+        reply = await self._listed(
+            checked_request(wire.ListUsersRequest, after=after, limit=limit, may=may)
+        )
         if not reply.HasField("total"):
             raise BadRequest("this node is of an older version, which does not say who may")
         rows = map(_user_decision, reply.users)
@@ -204,7 +217,7 @@ class Access:
 
     async def rights(self, name: str) -> str:
         """The rights of a user, as JSON; empty for none."""
-        request = wire.GetRightsRequest(user=name)
+        request = checked_request(wire.GetRightsRequest, user=name)
         return (await self._ask(lambda stub, left: stub.GetRights(request, timeout=left))).rights
 
     async def set_rights(self, name: str, rights: str, *, expected: str | None = None) -> str:
@@ -215,7 +228,9 @@ class Access:
             rights: JSON as RocketMQ 5 has it, {"policies": [...]}; empty: none.
             expected: as `rights` told them: if somebody changed them since, nothing is replaced.
         """
-        request = wire.PutRightsRequest(user=name, rights=rights, expected=expected)
+        request = checked_request(
+            wire.PutRightsRequest, user=name, rights=rights, expected=expected
+        )
         answers = await self._everywhere(lambda stub, left: stub.PutRights(request, timeout=left))
         return answers[0].rights
 
@@ -230,7 +245,9 @@ class Access:
             user: this client's where not given.
             source: address that the user would come from; this client's where not given.
         """
-        request = wire.TestAccessRequest(user=user, action=action, resource=resource, source=source)
+        request = checked_request(
+            wire.TestAccessRequest, user=user, action=action, resource=resource, source=source
+        )
         return _decision(await self._ask(lambda stub, left: stub.TestAccess(request, timeout=left)))
 
     async def issue_token(self, seconds: int, *, user: str = "") -> str:
@@ -240,7 +257,7 @@ class Access:
             seconds: that it is good for, at most a year. A new password of the user ends it, too.
             user: this client's where not given; of others for super users.
         """
-        request = wire.IssueTokenRequest(user=user, seconds=seconds)
+        request = checked_request(wire.IssueTokenRequest, user=user, seconds=seconds)
         return (await self._ask(lambda stub, left: stub.IssueToken(request, timeout=left))).token
 
 

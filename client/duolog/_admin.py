@@ -9,7 +9,13 @@ import grpc
 
 from duolog import _fromwire as fromwire
 from duolog._background import all_of
-from duolog._checks import INT32_MAX, checked_text, checked_whole
+from duolog._checks import (
+    INT32_MAX,
+    checked_flag,
+    checked_text,
+    checked_texts,
+    checked_whole,
+)
 from duolog._connection import REFUSED, Connection, Others, ask_one
 from duolog._descriptions import (
     ClusterStatus,
@@ -36,6 +42,7 @@ from duolog._errors import (
     error_of,
 )
 from duolog._pages import Page, Wanted, joined_page, part_of
+from duolog._requests import checked_request
 from duolog._router import Router
 from duolog._runtime import MACHINE, Runtime
 from duolog._start import Start, set_start
@@ -134,13 +141,16 @@ class Admin:
                 clients may send to it; everything but LITE where not given.
             lite_ttl_minutes: a lite topic that gets nothing for so long is forgotten; 0: never.
         """
-        request = wire.TopicRequest(
+        request = checked_request(
+            wire.TopicRequest,
             topic=checked_text("topic", topic),
             queues=checked_whole("queues", queues, 1, INT32_MAX),
             perm=checked_whole("perm", perm, 0, INT32_MAX),
             message_type=checked_text("message_type", message_type or "", empty=True),
             lite_ttl_minutes=checked_whole("lite_ttl_minutes", lite_ttl_minutes, 0, INT32_MAX),
         )
+        if groups is not None and not (groups := checked_texts("groups", groups)):
+            raise BadRequest("groups is empty: name at least one replica group, or give None")
         await self._router.groups(self._timeout)
         answers = await self._ask_all(
             lambda admin, left: admin.CreateTopic(request, timeout=left),
@@ -155,8 +165,12 @@ class Admin:
 
         lite_ttl_minutes: see `create_topic`; None leaves as it is.
         """
-        request = wire.TopicRequest(
-            topic=topic, queues=queues, perm=perm, lite_ttl_minutes=lite_ttl_minutes
+        request = checked_request(
+            wire.TopicRequest,
+            topic=topic,
+            queues=queues,
+            perm=perm,
+            lite_ttl_minutes=lite_ttl_minutes,
         )
         answers = await self._ask_all(
             lambda admin, left: admin.AlterTopic(request, timeout=left),
@@ -166,7 +180,7 @@ class Admin:
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic and its messages. Raises UnknownTopic."""
-        request = wire.DeleteTopicRequest(topic=topic)
+        request = checked_request(wire.DeleteTopicRequest, topic=topic)
         await self._delete(
             lambda admin, left: admin.DeleteTopic(request, timeout=left), UnknownTopic
         )
@@ -179,7 +193,7 @@ class Admin:
         A topic that several replica groups hold comes once for each of them. sizes: with
         `QueueStats.log_bytes`.
         """
-        request = wire.ListTopicsRequest(topics=list(names), system=system, sizes=sizes)
+        request = checked_request(wire.ListTopicsRequest, topics=names, system=system, sizes=sizes)
         answers = await self._ask_all(lambda admin, left: admin.ListTopics(request, timeout=left))
         return [fromwire.topic_of(topic) for answer in answers for topic in answer.topics]
 
@@ -205,8 +219,13 @@ class Admin:
             sizes: with `QueueStats.log_bytes`.
         """
         wanted = Wanted(contains, after, limit)
-        request = wire.ListTopicsRequest(
-            contains=contains, after=after, limit=limit, system=system, sizes=sizes
+        request = checked_request(
+            wire.ListTopicsRequest,
+            contains=contains,
+            after=after,
+            limit=limit,
+            system=system,
+            sizes=sizes,
         )
         answers = await self._ask_all(lambda admin, left: admin.ListTopics(request, timeout=left))
         parts = [
@@ -236,7 +255,8 @@ class Admin:
             lite_topic: the topic whose lite topics its clients may subscribe to; empty: none.
             lite_exclusive: one client at a time subscribes to a lite topic, the last that asked.
         """
-        request = wire.PutGroupRequest(
+        request = checked_request(
+            wire.PutGroupRequest,
             group=group,
             orderly=orderly,
             retry_times=retry_times,
@@ -270,7 +290,9 @@ class Admin:
             contains, after, limit: as of `topics_page`.
         """
         wanted = Wanted(contains, after, limit)
-        request = wire.ListGroupsRequest(contains=contains, after=after, limit=limit)
+        request = checked_request(
+            wire.ListGroupsRequest, contains=contains, after=after, limit=limit
+        )
         answers = await self._ask_all(
             lambda admin, left: admin.ListGroups(request, timeout=left),
             patient=False,
@@ -284,7 +306,7 @@ class Admin:
 
     async def group(self, group: str) -> GroupDescription:
         """One group. Raises UnknownGroup, and NotMaster as `groups`."""
-        request = wire.DescribeGroupRequest(group=group)
+        request = checked_request(wire.DescribeGroupRequest, group=group)
         answers = await self._ask_all(
             lambda admin, left: admin.DescribeGroup(request, timeout=left),
             UnknownGroup,
@@ -309,7 +331,7 @@ class Admin:
                 1970.
             offset: a queue offset, instead of `to`.
         """
-        request = wire.ResetGroupRequest(group=group, topic=topic, offset=offset)
+        request = checked_request(wire.ResetGroupRequest, group=group, topic=topic, offset=offset)
         if offset is None:
             set_start(request, to)
         answers = await self._ask_all(
@@ -320,7 +342,7 @@ class Admin:
 
     async def delete_group(self, group: str) -> None:
         """Delete a group, its offsets and its dead letters. Raises UnknownGroup."""
-        request = wire.DeleteGroupRequest(group=group)
+        request = checked_request(wire.DeleteGroupRequest, group=group)
         await self._delete(
             lambda admin, left: admin.DeleteGroup(request, timeout=left), UnknownGroup
         )
@@ -334,11 +356,14 @@ class Admin:
 
         group: the replica group of the queue, where the topic lies in several.
         """
-        request = wire.TrackRequest(topic=topic, queue_id=queue_id, queue_offset=queue_offset)
+        request = checked_request(
+            wire.TrackRequest, topic=topic, queue_id=queue_id, queue_offset=queue_offset
+        )
+        named = None if group is None else [checked_text("group", group)]
         answers = await self._ask_all(
             lambda admin, left: admin.Track(request, timeout=left),
             Fatal,
-            None if group is None else [group],
+            named,
         )
         return fromwire.states_of(answers)
 
@@ -348,7 +373,7 @@ class Admin:
         Those that wait for their time or for their producer's decision are among them. Raises
         NoSuchMessage, UnknownTopic.
         """
-        request = wire.TrackRequest(topic=topic, key=key)
+        request = checked_request(wire.TrackRequest, topic=topic, key=key)
         answers = await self._ask_all(lambda admin, left: admin.Track(request, timeout=left), Fatal)
         return [fromwire.way_of(message) for answer in answers for message in answer.messages]
 
@@ -363,11 +388,14 @@ class Admin:
             limit: at most so many, 1 to 1000.
             group: of this replica group only.
         """
+        checked_text("topic", topic, empty=True)
         begun, limit = places_in(after), check_limit(limit)
         groups = await self._waiting_groups(begun, group)
 
         def asked(name: str) -> wire.ListDelayedRequest:
-            return wire.ListDelayedRequest(topic=topic, after=begun.get(name, ""), limit=limit)
+            return checked_request(
+                wire.ListDelayedRequest, topic=topic, after=begun.get(name, ""), limit=limit
+            )
 
         replies: list[wire.ListDelayedReply] = await self._of_each(
             groups, lambda name, to, left: to.admin.ListDelayed(asked(name), timeout=left)
@@ -376,6 +404,8 @@ class Admin:
 
     async def _waiting_groups(self, begun: Mapping[str, str], group: str | None) -> list[str]:
         """The replica groups that have more of a list."""
+        if group is not None:
+            checked_text("group", group, empty=True)
         names = await self._router.groups(self._timeout)
         return [name for name in ([group] if group else names) if begun.get(name) != END]
 
@@ -414,14 +444,15 @@ class Admin:
             unique_key: that its producer gave it.
             group: the replica group that holds it, where the topic lies in several.
         """
-        request = wire.RecallDelayedRequest(
-            topic=topic, queue_offset=queue_offset, unique_key=unique_key
+        request = checked_request(
+            wire.RecallDelayedRequest, topic=topic, queue_offset=queue_offset, unique_key=unique_key
         )
+        named = None if group is None else [checked_text("group", group)]
         await self._router.groups(self._timeout)
         await self._ask_all(
             lambda admin, left: admin.RecallDelayed(request, timeout=left),
             Fatal,
-            None if group is None else [group],
+            named,
         )
 
     async def halves_page(
@@ -431,11 +462,14 @@ class Admin:
 
         topic, after, limit, group: as for `delayed_page`.
         """
+        checked_text("topic", topic, empty=True)
         begun, limit = places_in(after), check_limit(limit)
         groups = await self._waiting_groups(begun, group)
 
         def asked(name: str) -> wire.ListHalvesRequest:
-            return wire.ListHalvesRequest(topic=topic, after=begun.get(name, ""), limit=limit)
+            return checked_request(
+                wire.ListHalvesRequest, topic=topic, after=begun.get(name, ""), limit=limit
+            )
 
         replies: list[wire.ListHalvesReply] = await self._of_each(
             groups, lambda name, to, left: to.admin.ListHalves(asked(name), timeout=left)
@@ -447,7 +481,8 @@ class Admin:
 
         Raises NoSuchMessage.
         """
-        request = wire.ListHalvesRequest(half=half)
+        request = checked_request(wire.ListHalvesRequest, half=half)
+        checked_text("group", group)
         await self._router.groups(self._timeout)
         answers = await self._ask_all(
             lambda admin, left: admin.ListHalves(request, timeout=left),
@@ -467,7 +502,10 @@ class Admin:
 
         group: the replica group that holds it.
         """
-        request = wire.DecideHalfRequest(group=producer_group, half=half, commit=commit)
+        request = checked_request(
+            wire.DecideHalfRequest, group=producer_group, half=half, commit=commit
+        )
+        checked_text("group", group)
         await self._router.groups(self._timeout)
         await self._ask_all(
             lambda admin, left: admin.DecideHalf(request, timeout=left),
@@ -483,9 +521,11 @@ class Admin:
         """
         if unknown := sorted(limits.keys() - LIMITS):
             raise BadRequest(f"{unknown[0]} is not one of {', '.join(sorted(LIMITS))}")
-        if any(not 0 <= limit < 1 << 63 for limit in limits.values()):
-            raise BadRequest("a limit is 0 or more, and below 2^63")
-        request = wire.PutQuotaRequest(subject=subject, **cast(dict[str, Any], limits))
+        for name, limit in limits.items():
+            checked_whole(name, limit)
+        request = checked_request(
+            wire.PutQuotaRequest, subject=subject, **cast(dict[str, Any], limits)
+        )
         answers = await self._ask_all(
             lambda admin, left: admin.PutQuota(request, timeout=left),
             groups=await self._router.all_groups(self._timeout),
@@ -494,7 +534,7 @@ class Admin:
 
     async def delete_quota(self, subject: str) -> None:
         """Take all limits from a subject. Raises BadRequest where it has none."""
-        request = wire.DeleteQuotaRequest(subject=subject)
+        request = checked_request(wire.DeleteQuotaRequest, subject=subject)
         # A group that joined later may have none.
         groups = await self._router.all_groups(self._timeout)
         await self._delete(
@@ -528,7 +568,8 @@ class Admin:
             count: at most so many.
             begin_ms, end_ms: stored from then until then; 0: no end.
         """
-        request = wire.FindRequest(
+        request = checked_request(
+            wire.FindRequest,
             topic=topic,
             key=key,
             unique_key=unique_key,
@@ -564,8 +605,10 @@ class Admin:
             at: an end of the queue, or a time, ms since 1970.
             group: the replica group of the queue; the first one where not given.
         """
-        request = wire.OffsetAtTimeRequest(topic=topic, queue_id=queue_id)
+        request = checked_request(wire.OffsetAtTimeRequest, topic=topic, queue_id=queue_id)
         set_start(request, at)
+        if group is not None:
+            checked_text("group", group)
         names = await self._router.groups(self._timeout)
         answers = await self._everywhere(
             lambda connection, left: connection.groups.OffsetAtTime(request, timeout=left),
@@ -580,8 +623,12 @@ class Admin:
 
         At least one record further, where there is one. group: the replica group of the queue.
         """
-        request = wire.OffsetAtSizeRequest(
-            topic=topic, queue_id=queue_id, queue_offset=queue_offset, bytes=size
+        request = checked_request(
+            wire.OffsetAtSizeRequest,
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            bytes=size,
         )
         answers = await self._everywhere(
             lambda connection, left: connection.groups.OffsetAtSize(request, timeout=left),
@@ -602,9 +649,13 @@ class Admin:
         Raises:
             UnknownTopic, BadRequest.
         """
+        checked_text("group", group)
+        checked_flag("forward", forward)
+        _check_places(offsets)
         await self._router.groups(self._timeout)
         for name in sorted({replica_group for _, replica_group, _ in offsets}):
-            request = wire.CommitRequest(
+            request = checked_request(
+                wire.CommitRequest,
                 group=group,
                 forward=forward,
                 offsets=[
@@ -646,6 +697,8 @@ class Admin:
             ResultUnknown: the switch may or may not happen. To request it again, name the epoch.
             Unavailable, Timeout, NotMaster, Busy: nothing was done.
         """
+        checked_text("node", node, empty=True)
+        checked_whole("epoch", epoch)
         await Switch(self._router.seed, node, epoch).order(self._timeout)
 
     async def drain(self, node: str, *, undo: bool = False) -> None:
@@ -655,7 +708,7 @@ class Admin:
         Raises Busy where it is marked as drained and others cannot do without it, or not within
         2.5 s: repeat it then.
         """
-        request = wire.DrainRequest(node=node, undo=undo)
+        request = checked_request(wire.DrainRequest, node=node, undo=undo)
         await self._ask(lambda admin, left: admin.Drain(request, timeout=left))
 
     async def forget(self, node: str) -> None:
@@ -664,7 +717,7 @@ class Admin:
         A node of that name that starts again is a member again. Raises BadRequest where it lives,
         or is in the SyncStateSet.
         """
-        request = wire.ForgetRequest(node=node)
+        request = checked_request(wire.ForgetRequest, node=node)
         await self._ask(lambda admin, left: admin.Forget(request, timeout=left))
 
     async def freeze(self, seconds: int | None = None) -> FreezeStatus:
@@ -672,7 +725,7 @@ class Admin:
 
         None changes nothing. Raises BadRequest, NotMaster.
         """
-        request = wire.FreezeRequest(seconds=seconds)
+        request = checked_request(wire.FreezeRequest, seconds=seconds)
         reply = await self._ask(lambda admin, left: admin.Freeze(request, timeout=left))
         return FreezeStatus(reply.frozen, reply.max_offset, reply.messages_end, reply.tables_given)
 
@@ -686,7 +739,7 @@ class Admin:
 
         A node whose own settings ask for more keeps them while it leads. Raises BadRequest.
         """
-        request = wire.SetGuaranteeRequest(setting=setting, value=value)
+        request = checked_request(wire.SetGuaranteeRequest, setting=setting, value=value)
         reply = await self._ask(lambda admin, left: admin.SetGuarantee(request, timeout=left))
         return dict(reply.guarantee)
 
@@ -700,7 +753,7 @@ class Admin:
         What the other members of the SyncStateSet held alone is given up; the group's state
         records it. Raises BadRequest.
         """
-        request = wire.ElectUncleanRequest(epoch=epoch)
+        request = checked_request(wire.ElectUncleanRequest, epoch=epoch)
         seed = self._router.seed
         await seed.call(
             lambda left: seed.admin.ElectUnclean(request, timeout=left),
@@ -733,6 +786,19 @@ class Admin:
             ClusterStatus(told.cluster, (node,)) for node in own if isinstance(node, NodeStatus)
         ]
         return joined([told, *alone])
+
+
+def _check_places(offsets: Mapping[tuple[str, str, int], int]) -> None:
+    """Raise BadRequest where these are no queues, or no offsets of them."""
+    if not isinstance(offsets, Mapping):
+        raise BadRequest(f"offsets must be a dict, not {type(offsets).__name__}")
+    for place, offset in offsets.items():
+        if not isinstance(place, tuple) or len(place) != 3:
+            raise BadRequest(f"{place!r} is no (topic, replica group, queue id)")
+        checked_text("a topic of offsets", place[0])
+        checked_text("a replica group of offsets", place[1])
+        checked_whole("a queue id of offsets", place[2], 0, INT32_MAX)
+        checked_whole("one of offsets", offset)
 
 
 def patience_with(node: NodeStatus, seconds: float) -> float:
@@ -803,7 +869,7 @@ async def topics_at(
     endpoint: str, names: Sequence[str], seconds: float, runtime: Runtime = MACHINE
 ) -> list[TopicDescription]:
     """Topics as one node has them; none where it does not answer in time."""
-    request = wire.ListTopicsRequest(topics=names)
+    request = checked_request(wire.ListTopicsRequest, topics=names)
     reply = await ask_one(
         endpoint, lambda admin, left: admin.ListTopics(request, timeout=left), seconds, runtime
     )

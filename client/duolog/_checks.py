@@ -66,6 +66,22 @@ def checked_whole(name: str, value: int, least: int = 0, most: int = INT64_MAX) 
     return whole
 
 
+def checked_wholes(
+    name: str, values: Iterable[int], least: int = 0, most: int = INT64_MAX
+) -> list[int]:
+    """Several whole numbers of a range. Raises BadRequest."""
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes):
+        raise _wrong(name, values, "a sequence of whole numbers")
+    return [checked_whole(f"one of {name}", value, least, most) for value in values]
+
+
+def checked_flag(name: str, value: bool) -> bool:
+    """A bool, also one of numpy's. Raises BadRequest."""
+    if type(value) is not bool and type(value).__name__ not in ("bool", "bool_"):
+        raise _wrong(name, value, "a bool")
+    return bool(value)
+
+
 def checked_body(name: str, body: bytes) -> bytes:
     """A body as bytes: of what its owner may change, a copy. Raises BadRequest."""
     if not isinstance(body, bytes | bytearray | memoryview):

@@ -3,7 +3,7 @@
 import os
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ from duolog._busypoll import MICROSECONDS_MAX
 from duolog._checks import (
     INT32_MAX,
     UINT32_MAX,
+    checked_body,
+    checked_flag,
     checked_number,
     checked_text,
     checked_texts,
@@ -144,8 +146,11 @@ class Client:
                 FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE then. Without it, a send is repeated
                 until it is confirmed, and raises ResultUnknown where that is not in time.
         """
-        if producer_id is not None and len(producer_id) != 10:
-            raise BadRequest(f"a producer id must have 10 bytes, not {len(producer_id)}")
+        if producer_id is not None:
+            producer_id = checked_body("producer_id", producer_id)
+            if len(producer_id) != 10:
+                raise BadRequest(f"a producer id must have 10 bytes, not {len(producer_id)}")
+        checked_flag("accept_weak", accept_weak)
         options = SendOptions(producer_id, accept_weak)
         return self.make_producer(timeout, Buffering(linger, buffer_bytes), options)
 
@@ -185,6 +190,7 @@ class Client:
             timeout: seconds of one call, retries included.
             accept_weak: as for `producer`, of half messages and of decisions.
         """
+        _check_timeout(timeout)
         seconds = timeout or self._timeout
         members = ProducerGroup(group, checker, immunity, accept_weak)
         producer = self.producer(timeout=seconds, accept_weak=accept_weak)
@@ -250,7 +256,9 @@ class Client:
             self._topics,
             checked_texts("topics", topics),
             consumption,
-            Clustering(rebalance, tuple(rooms), tuple(queues))
+            Clustering(
+                checked_text("rebalance", rebalance), checked_texts("rooms", rooms), _queues(queues)
+            )
             if shares
             else OffsetFile(offsets_file),
         )
@@ -285,6 +293,8 @@ class Client:
             tags=_tags(tags),
             sql=checked_text("sql", sql or "", empty=True),
         )
+        if group is not None:
+            checked_text("group", group)
         replica_group, _ = await self._topics.slot(topic, queue_id, group, self._timeout)
         return Batch(await self.fetch(request, replica_group), replica_group)
 
@@ -310,19 +320,23 @@ class Client:
 
     async def replicas(self, group: str) -> list[str]:
         """Endpoints of the nodes of a replica group."""
+        checked_text("group", group)
         await self._router.groups(self._timeout)
         return self._router.replicas(group)
 
     async def status_of(self, endpoint: str) -> NodeStatus | None:
         """One node's status, None if it does not answer at once."""
         self._router.check_process()
+        (endpoint,) = parse_endpoints([endpoint])
         return await status_of(endpoint, AT_ONCE, self._router.runtime)
 
     async def topics_at(self, endpoint: str, names: Sequence[str]) -> list[TopicDescription]:
         """Topics as one node has them; none for no endpoint, or one that does not answer soon."""
         self._router.check_process()
+        names = checked_texts("names", names, empty=True)
         if not endpoint:
             return []
+        (endpoint,) = parse_endpoints([endpoint])
         return await topics_at(endpoint, names, TOPICS_SECONDS, self._router.runtime)
 
     async def sink(self, name: str, group: str | None = None) -> Sink:
@@ -330,6 +344,9 @@ class Client:
 
         group: the replica group it writes to; follows from its name where not given.
         """
+        checked_text("name", name)
+        if group is not None:
+            checked_text("group", group)
         groups = await self._router.groups(self._timeout)
         if group is None:
             group = groups[zlib.crc32(name.encode()) % len(groups)]
@@ -361,6 +378,20 @@ class Client:
 def _tags(tags: str | Sequence[str]) -> tuple[str, ...]:
     """Tags to choose messages by; an empty one chooses messages without a tag."""
     return checked_texts("tags", tags or (), empty=True)
+
+
+def _queues(queues: Sequence[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    """Queues by topic and queue id. Raises BadRequest."""
+    if isinstance(queues, str | bytes) or not isinstance(queues, Iterable):
+        raise BadRequest(f"queues must be a sequence of pairs, not {type(queues).__name__}")
+    found = []
+    for queue in queues:
+        if not isinstance(queue, tuple | list) or len(queue) != 2:
+            raise BadRequest(f"one of queues is {queue!r}; it must be (topic, queue id)")
+        topic, queue_id = queue
+        checked_text("a topic of queues", topic)
+        found.append((topic, checked_whole("a queue id of queues", queue_id, 0, INT32_MAX)))
+    return tuple(found)
 
 
 def _check_timeout(timeout: float | None) -> None:

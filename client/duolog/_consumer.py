@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from duolog._background import Background, close_all
-from duolog._checks import INT32_MAX, checked_whole
+from duolog._checks import INT32_MAX, checked_number, checked_text, checked_whole
 from duolog._errors import BadRequest, DuologError, UnknownTopic
 from duolog._forks import Owned
 from duolog._groupreader import GroupReader
@@ -31,7 +31,7 @@ from duolog._membership import (
 )
 from duolog._message import Batch, Message
 from duolog._router import FRESH_SECONDS, Router
-from duolog._start import Start
+from duolog._start import Start, check_start
 from duolog._stopsignals import stop_signals
 from duolog._topics import TopicCache
 from duolog._tracecontext import context_in
@@ -233,12 +233,13 @@ class Consumer(Owned):
 
         Raises what ended the reading, or the sending back of a message.
         """
+        work = Work(handler, concurrency, by_key, grace)
         self._check_open()
         self._check_idle()
         if not self._started:
             raise BadRequest("the consumer was not started: use it in `with`, or call `start`")
         span = None if self._spans is None else partial(self._spans.process, group=self.group)
-        worker = Worker(_Hands(self), Work(handler, concurrency, by_key, grace), span)
+        worker = Worker(_Hands(self), work, span)
         if self.processing is not None:
             self.processing.end()
         self._at_hand, self._worker, self._polled = iter(()), worker, True
@@ -332,6 +333,8 @@ class Consumer(Owned):
         self, take: Callable[[GroupReader], T | None], timeout: float | None
     ) -> T | None:
         """The next message of the readers, in turn; waits if none has one."""
+        if timeout is not None:
+            checked_number("timeout", timeout)
         self._check_open()
         if not self._started:
             raise BadRequest("the consumer was not started: use it in `with`, or call `start`")
@@ -407,6 +410,8 @@ class Consumer(Owned):
         BadRequest if the consumer broadcasts, NoSuchMessage if it is no longer there.
         """
         self.check_process()
+        if not isinstance(message, Message):
+            raise BadRequest(f"message must be a Message, not {type(message).__name__}")
         checked_whole("delay_level", delay_level, -INT32_MAX, INT32_MAX)
         checked_whole("max_attempts", max_attempts, 0, INT32_MAX)
         if isinstance(self._place, OffsetFile):
@@ -438,6 +443,7 @@ class Consumer(Owned):
 
         at: ms since 1970, or an end of the queues. Raises BadRequest.
         """
+        check_start(at)
         self.check_process()
         for reader in self._readers.values():
             await reader.seek_to_time(at)
@@ -449,6 +455,11 @@ class Consumer(Owned):
 
         group: the replica group of the queue, where the topic lies in several.
         """
+        checked_text("topic", topic)
+        checked_whole("queue_id", queue_id, 0, INT32_MAX)
+        checked_whole("offset", offset)
+        if group is not None:
+            checked_text("group", group)
         slot = await self._topics.slot(topic, queue_id, group, self._timeout)
         reader = self._readers.get(slot[0])
         if reader is None:

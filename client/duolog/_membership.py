@@ -234,6 +234,8 @@ class OffsetFile:
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         """path: None keeps them in memory only. Raises BadRequest if a file is not one."""
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise BadRequest(f"offsets_file must be a path, not {type(path).__name__}")
         self._path = None if path is None else Path(path)
         self._table: dict[str, dict[str, dict[str, int]]] = {}
         self._lock = threading.Lock()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from duolog._errors import BadRequest
+from duolog._checks import checked_text, checked_whole
 from duolog.wire import duolog_pb2 as wire
 
 T = TypeVar("T", covariant=True)
@@ -48,8 +48,9 @@ class Wanted:
     limit: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.limit <= LIMIT_MAX:
-            raise BadRequest(f"limit is {self.limit}; it must be 0 to {LIMIT_MAX}")
+        checked_text("contains", self.contains, empty=True)
+        checked_text("after", self.after, empty=True)
+        checked_whole("limit", self.limit, 0, LIMIT_MAX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,7 @@ class Producer(Owned):
         """
         if get_ident() != self._thread:
             self._check_thread()
-        deadline = self._clock() + (self._timeout if timeout is None else _seconds(timeout))
+        deadline = self._clock() + (self._timeout if timeout is None else checked_seconds(timeout))
         if (
             (key is None and queue_id is None and tags is None)
             and (delay is None and deliver_at is None and delay_level is None)
@@ -222,14 +222,14 @@ class Producer(Owned):
                 return await answer
         if type(body) is not bytes:
             body = checked_body("a body", body)
-        _check_place(topic, queue_id)
+        check_place(topic, queue_id, group)
         if self._closed:
             raise producer_closed()
         terms, text = PLAIN, b""
         if delay is not None or deliver_at is not None or delay_level is not None:
             terms = Terms.of(delay, deliver_at, delay_level, self._delayed_from())
         if tags is not None or key is not None or keys or properties:
-            text = _text(tags, key, keys, properties)
+            text = encoded_text(tags, key, keys, properties)
         place = Place(topic, key, queue_id, group)
         if self._spans is None:
             return await self._send(place, terms, body, text, deadline)
@@ -295,7 +295,7 @@ class Producer(Owned):
         # For each message of programs that post hundreds of thousands a second.
         if get_ident() != self._thread and self._loop is None:
             self._check_thread()
-        deadline = self._clock() + (self._timeout if timeout is None else _seconds(timeout))
+        deadline = self._clock() + (self._timeout if timeout is None else checked_seconds(timeout))
         if (
             (key is None and queue_id is None and tags is None and on_done is None)
             and (delay is None and deliver_at is None and delay_level is None)
@@ -320,17 +320,19 @@ class Producer(Owned):
                 return handle
         if self._closed:
             raise producer_closed()
+        if on_done is not None and not callable(on_done):
+            raise BadRequest(f"on_done must be a function, not {type(on_done).__name__}")
         batcher = self._batcher
         if batcher.used >= batcher.buffer_bytes:
             batcher.refuse_more()
         if type(body) is not bytes:
             body = checked_body("a body", body)
-        _check_place(topic, queue_id)
+        check_place(topic, queue_id, group)
         terms, text = PLAIN, b""
         if delay is not None or deliver_at is not None or delay_level is not None:
             terms = Terms.of(delay, deliver_at, delay_level, self._delayed_from())
         if tags is not None or key is not None or keys or properties:
-            text = _text(tags, key, keys, properties)
+            text = encoded_text(tags, key, keys, properties)
         if self._spans is not None:
             goal = Goal(Place(topic, key, queue_id, group), terms)
             return self._post_in_span(self._spans, goal, _Taken(body, text, deadline, on_done))
@@ -423,6 +425,7 @@ class Producer(Owned):
 
     def unique_key(self, sequence: int) -> str:
         """UNIQ_KEY that the node gives the message of a sequence."""
+        checked_whole("sequence", sequence, 0, (1 << 48) - 1)
         return self._sender.unique_key(sequence)
 
     # -- batches -------------------------------------------------------------------------------
@@ -464,15 +467,19 @@ class Producer(Owned):
             as `send`; where the batch takes several requests, earlier ones may have been stored.
         """
         self._check_open()
-        seconds = self._timeout if timeout is None else _seconds(timeout)
-        _check_place(topic, queue_id)
+        seconds = self._timeout if timeout is None else checked_seconds(timeout)
+        check_place(topic, queue_id, group)
         bodies = checked_bodies(bodies)
         if not bodies:
             return BatchReceipt(0, ())
         for name, columns in (("keys", keys), ("tags_list", tags_list)):
-            if columns is not None and (isinstance(columns, str) or len(columns) != len(bodies)):
+            if columns is None:
+                continue
+            several = isinstance(columns, Sequence) and not isinstance(columns, str | bytes)
+            found = len(columns) if several else type(columns).__name__
+            if found != len(bodies):
                 raise BadRequest(
-                    f"{name} must have an entry for each of the {len(bodies)} messages"
+                    f"{name} must have an entry for each of the {len(bodies)} messages, not {found}"
                 )
         same, texts = b"", None
         if keys is None and tags_list is None:
@@ -570,12 +577,13 @@ class Producer(Owned):
         await close_after(kind, self.close)
 
 
-def _text(
+def encoded_text(
     tags: str | None,
     key: str | None,
     keys: str | Sequence[str],
     properties: dict[str, str] | None,
 ) -> bytes:
+    """A message's properties. Raises BadRequest."""
     if key is not None and type(key) is not str:
         checked_text("key", key)
     if key:
@@ -583,14 +591,16 @@ def _text(
     return property_text(tags, keys, properties)
 
 
-def _check_place(topic: str, queue_id: int | None) -> None:
+def check_place(topic: str, queue_id: int | None, group: str | None = None) -> None:
     """Raise BadRequest for what names no queue."""
     if type(topic) is not str or not topic or not topic.isascii():
         checked_text("topic", topic)
     if queue_id is not None:
         checked_whole("queue_id", queue_id, 0, INT32_MAX)
+    if group is not None:
+        checked_text("group", group, empty=True)
 
 
-def _seconds(timeout: float) -> float:
+def checked_seconds(timeout: float) -> float:
     """A timeout; one that is over already ends what it is for."""
     return checked_number("timeout", timeout)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from duolog._background import Joint
+from duolog._checks import checked_text
 from duolog._connection import Connection
 from duolog._errors import DuologError, Unavailable, UnknownTopic
 from duolog._forks import Owned
@@ -109,6 +110,8 @@ class Router(Owned):
         Raises UnknownTopic for a group that no node told of, Unavailable for one that has no node
         with an address now.
         """
+        if type(group) is not str:
+            checked_text("group", group)
         found = self._connections.get(group)
         if found is None and group in self._routes:
             raise Unavailable(f"no node of replica group {group!r} can be reached now")

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from duolog._backoff import BackOff
+from duolog._checks import checked_bodies
 from duolog._columns import crc32
 from duolog._connection import ATTEMPT_SECONDS
-from duolog._errors import Busy, ResultUnknown
+from duolog._errors import BadRequest, Busy, ResultUnknown
 from duolog._fromwire import described
+from duolog._requests import checked_request
 from duolog._router import Router
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
@@ -73,7 +75,15 @@ class Sink:
             UnknownTopic, BadRequest, MessageTooLarge, Timeout, Unavailable, ResultUnknown: it may
             be staged again.
         """
-        batch = wire.AppendRequest(
+        for name, columns in (("bodies", bodies), ("texts", texts)):
+            if not isinstance(columns, tuple | list) or len(columns) != 2:
+                raise BadRequest(
+                    f"{name} must be blob and offsets, a pair of bytes, not "
+                    f"{type(columns).__name__}"
+                )
+            checked_bodies(columns)
+        batch = checked_request(
+            wire.AppendRequest,
             topic=topic,
             queue_id=queue_id,
             bodies=bodies[0],
@@ -105,8 +115,13 @@ class Sink:
             NoSuchMessage: something of it is not staged (any more); nothing is published.
             Timeout, Unavailable, ResultUnknown: ask again, with the same number.
         """
-        request = wire.PublishRequest(
-            sink=self.name, batch=batch, staged=staged, contents=contents, publisher=publisher
+        request = checked_request(
+            wire.PublishRequest,
+            sink=self.name,
+            batch=batch,
+            staged=staged,
+            contents=contents,
+            publisher=publisher,
         )
         reply = await self._patiently(
             lambda stub, left: stub.Publish(request, timeout=left), self._timeout

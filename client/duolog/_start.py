@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from duolog._checks import INT64_MAX
 from duolog._errors import BadRequest
 from duolog.wire import duolog_pb2 as wire
 
@@ -18,11 +19,16 @@ _ON_WIRE = {Start.EARLIEST: wire.EARLIEST, Start.LATEST: wire.LATEST}
 
 def set_start(request: wire.OffsetAtTimeRequest | wire.ResetGroupRequest, at: Start | int) -> None:
     """Ask for an end of a queue, or for a time, ms since 1970. Raises BadRequest."""
+    check_start(at)
     if isinstance(at, Start):
         request.start = _ON_WIRE[at]
-    elif type(at) is int and at >= 0:
-        request.time = at
     else:
+        request.time = at
+
+
+def check_start(at: Start | int) -> None:
+    """Raise BadRequest for what is neither an end of a queue nor a time."""
+    if not isinstance(at, Start) and not (type(at) is int and 0 <= at <= INT64_MAX):
         raise BadRequest(
             f"{at!r} is not a position in a queue: give Start.EARLIEST, Start.LATEST or a time in "
             "ms since 1970"

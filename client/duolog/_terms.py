@@ -37,8 +37,9 @@ class Terms:
             raise BadRequest("give only one of delay, deliver_at and delay_level")
         if delay is not None:
             return Terms(int(wall_ms + checked_number("delay", delay, 0, DELAY_SECONDS_MAX) * 1000))
-        if deliver_at is None:
-            return Terms(delay_level=checked_whole("delay_level", delay_level or 0, 0, INT32_MAX))
+        if delay_level is not None:
+            return Terms(delay_level=checked_whole("delay_level", delay_level, 0, INT32_MAX))
+        assert deliver_at is not None, "one of them is given"
         deliver_at = checked_whole("deliver_at", deliver_at)
         if 0 < deliver_at < MS_LEAST:
             raise BadRequest(f"deliver_at is {deliver_at}: that is 1970; give ms, not seconds")

@@ -15,6 +15,14 @@ import grpc
 
 from duolog._background import Background
 from duolog._backoff import BackOff, would_be_cut_off
+from duolog._checks import (
+    INT32_MAX,
+    checked_bodies,
+    checked_body,
+    checked_flag,
+    checked_number,
+    checked_text,
+)
 from duolog._columns import property_text
 from duolog._connection import Connection
 from duolog._errors import (
@@ -31,7 +39,7 @@ from duolog._errors import (
     error_of,
 )
 from duolog._nodechannel import uncancelled
-from duolog._producer import Many, Message, Producer
+from duolog._producer import Many, Message, Producer, check_place, checked_seconds, encoded_text
 from duolog._receipts import Receipt
 from duolog._router import FRESH_SECONDS, Router
 from duolog._terms import Terms
@@ -123,6 +131,17 @@ class _Ending:
         _give_up(left)
 
 
+def _halves(halves: Iterable[Half]) -> list[Half]:
+    """Half messages to decide. Raises BadRequest."""
+    if not isinstance(halves, Iterable):
+        raise BadRequest(f"halves must be a sequence of Half, not {type(halves).__name__}")
+    found = list(halves)
+    for half in found:
+        if not isinstance(half, Half):
+            raise BadRequest(f"a half message must be a Half, not {type(half).__name__}")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerGroup:
     """The producers that answer for each other's transactions: see `Client.transactions`."""
@@ -136,6 +155,11 @@ class ProducerGroup:
         """Raise BadRequest for a group without a name."""
         if not self.name:
             raise BadRequest("transactions need the name of a producer group")
+        checked_text("group", self.name)
+        checked_number("immunity", self.immunity, 0, INT32_MAX)
+        checked_flag("accept_weak", self.accept_weak)
+        if self.checker is not None and not callable(self.checker):
+            raise BadRequest(f"checker must be a function, not {type(self.checker).__name__}")
 
 
 class Transactions:
@@ -208,8 +232,10 @@ class Transactions:
     ) -> Half:
         """Store a half message. Raises as `Producer.send`; a message that was not stored for sure
         (ResultUnknown) is asked about by the node."""
-        seconds = self._timeout if timeout is None else timeout
-        text = property_text(tags, [*([key] if key else []), *keys], properties)
+        seconds = self._timeout if timeout is None else checked_seconds(timeout)
+        check_place(topic, None)
+        body = checked_body("a body", body)
+        text = encoded_text(tags, key, keys, properties)
         slot = await self._producer.slot_of(topic, key, seconds) if key is not None else None
         message = Message(topic, slot, self._terms, body, text)
         if self._spans is None:
@@ -228,7 +254,11 @@ class Transactions:
         timeout: float | None = None,
     ) -> list[Half]:
         """Store many half messages as columns: the fast way. Raises as `prepare`."""
-        seconds = self._timeout if timeout is None else timeout
+        seconds = self._timeout if timeout is None else checked_seconds(timeout)
+        check_place(topic, None)
+        bodies = checked_bodies(bodies)
+        if not bodies:
+            return []
         same = property_text(tags, (), None)
         many, traceparent = Many(topic, bodies, same, terms=self._terms), ""
         if self._spans is None:
@@ -246,11 +276,11 @@ class Transactions:
 
     async def commit_all(self, halves: Iterable[Half]) -> None:
         """Commit many at a time. Raises as `commit`; some may be committed then."""
-        await self._end_all_in_span(list(halves), True)
+        await self._end_all_in_span(_halves(halves), True)
 
     async def rollback_all(self, halves: Iterable[Half]) -> None:
         """Roll many back at a time. Raises as `commit`; some may be rolled back then."""
-        await self._end_all_in_span(list(halves), False)
+        await self._end_all_in_span(_halves(halves), False)
 
     async def _end_all_in_span(self, halves: list[Half], commit: bool) -> None:
         with self._deciding_span(halves, commit):
@@ -314,6 +344,7 @@ class Transactions:
         await self.commit(half)
 
     async def _end(self, half: Half, commit: bool) -> None:
+        _halves([half])
         with self._deciding_span([half], commit):
             await self._end_one(half, commit)
 

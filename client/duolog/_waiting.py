@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
+from duolog._checks import checked_text, checked_whole
 from duolog._errors import BadRequest
 from duolog._fromwire import described
 from duolog.wire import duolog_pb2 as wire
@@ -173,6 +174,7 @@ class PartOfWaiting(Generic[T]):
 
 def places_in(after: str) -> dict[str, str]:
     """Start of a page, by replica group. Raises BadRequest."""
+    checked_text("after", after, empty=True)
     try:
         pairs = parse_qsl(after, strict_parsing=True, max_num_fields=GROUPS_MAX) if after else []
     except ValueError:
@@ -182,9 +184,7 @@ def places_in(after: str) -> dict[str, str]:
 
 def check_limit(limit: int) -> int:
     """How many rows are asked for. Raises BadRequest."""
-    if not 1 <= limit <= LIMIT_MAX:
-        raise BadRequest(f"limit is {limit}; it must be 1 to {LIMIT_MAX}")
-    return limit
+    return checked_whole("limit", limit, 1, LIMIT_MAX)
 
 
 def joined_rows(

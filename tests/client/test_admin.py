@@ -190,8 +190,8 @@ async def test_a_group_is_reset_to_a_position_or_to_an_offset() -> None:
     ("limits", "text"),
     [
         ({"bytes": 1}, "bytes is not one of"),
-        ({"topics": -1}, "2\\^63"),
-        ({"bytes_in": 1 << 63}, "2\\^63"),
+        ({"topics": -1}, "topics is -1; it must be at least 0"),
+        ({"bytes_in": 1 << 63}, "bytes_in is 9223372036854775808"),
     ],
 )
 async def test_a_limit_that_there_is_not_is_refused(limits: dict[str, Any], text: str) -> None:

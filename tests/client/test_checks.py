@@ -1,6 +1,7 @@
 """What a program hands to the SDK by mistake: one typed error in words, before anything is sent."""
 
 import enum
+import inspect
 import math
 from array import array
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,6 +16,8 @@ from duolog._client import parse_endpoints
 from duolog._columns import parse_properties, property_text
 from duolog._login import login_of
 from duolog._terms import Terms
+
+from tests.client.test_prefetch import batch_of
 
 NOWHERE = "127.0.0.1:1"  # a call that reached it would be Unavailable
 HALF = "\ud800"
@@ -130,6 +133,12 @@ CALLS: list[tuple[Call, str]] = [
     (lambda c: c.pull("", 0, 0), "topic is empty"),
     (lambda c: c.admin.create_topic("T", 0), "queues is 0; it must be at least 1|queues is 0"),
     (lambda c: c.admin.create_topic("T", "2"), "queues must be a whole"),  # type: ignore[arg-type]
+    (lambda c: c.admin.put_quota("Topic:T", topics="7"), "topics must be a whole number"),  # type: ignore[arg-type]
+    (lambda c: c.admin.create_topic("T", groups=[]), "groups is empty"),
+    (lambda c: c.admin.decide_half("p", 1, commit=None, group="g"), "commit must be a bool"),  # type: ignore[arg-type]
+    (lambda c: c.admin.alter_topic("T", -1), "queues is -1; it must be 0 to 4294967295"),
+    (lambda c: c.transactions("g").prepare("T", "x"), "a body must be bytes"),  # type: ignore[arg-type]
+    (lambda c: c.transactions("g", immunity=NAN), "immunity is nan"),
     (lambda c: c.admin.create_topic("T", lite_ttl_minutes=-1), "lite_ttl_minutes is -1"),
 ]
 
@@ -240,3 +249,62 @@ async def test_a_client_and_a_consumer_that_are_closed_refuse_every_call() -> No
     with pytest.raises(duolog.BadRequest, match="the consumer is closed"):
         await consumer.start()
     assert [message async for message in consumer] == []
+
+
+# Values of parameters that have no default, for calls in which another one is wrong.
+RIGHT: dict[str, object] = {
+    **{"topic": "T", "queue_id": 0, "queue_offset": 0, "offset": 0, "body": b"x", "size": 1},
+    **{"bodies": (b"x", b""), "texts": (b"", b""), "born_time": 0, "sequence": 0, "staged": [1]},
+    **{"batch": 1, "group": "g", "name": "n", "node": "n", "subject": "Topic:T", "key": "k"},
+    **{"unique_key": "u", "half": 1, "producer_group": "p", "commit": True, "offsets": {}},
+    **{"setting": "s", "value": "v", "epoch": 1, "at": duolog.Start.EARLIEST, "rights": ""},
+    **{"message": duolog.Message(batch_of(("T", 0), 0, 1, 1), 0), "sink": "s"},
+    **{"password": "p", "action": "Pub", "resource": "Topic:T", "seconds": 1, "names": ["T"]},
+    **{"endpoint": NOWHERE, "topics": "T", "halves": [], "handler": print},
+}
+# Programs of the package call these: they are given what was checked.
+OWN = {"fetch", "make_producer", "next_batch", "next_message", "send_message", "send_copy"} | {
+    *("send_many", "slot_of", "take_back", "note_fork", "interrupt", "interrupted"),
+}
+# What any value is good for, as whether it is true, and names of limits.
+ANY = {"close": {"commit"}, "put_quota": {"limits"}}
+BESIDE = {"offsets_file": {"mode": "broadcasting"}}
+
+
+def public_calls(client: duolog.Client) -> Iterator[tuple[object, str, str]]:
+    """Every parameter of what a client offers: of which object, method and name."""
+    sink = duolog.Sink(client._router, "s", "g", 0.1)
+    parts = [client, client.admin, client.access, client.producer(), client.consumer("g", "T")]
+    for part in [*parts, client.transactions("g"), sink]:
+        for method, function in inspect.getmembers(type(part), inspect.isfunction):
+            if not method.startswith("_") and method not in OWN:
+                for name in [*inspect.signature(function).parameters][1:]:
+                    if name not in ANY.get(method, ()):
+                        yield part, method, name
+
+
+async def test_every_parameter_refuses_what_it_cannot_be_before_anything_is_sent() -> None:
+    client = duolog.Client(NOWHERE, timeout=0.05)
+    checked, passed = 0, []
+    for part, method, name in public_calls(client):
+        signature = inspect.signature(getattr(part, method))
+        needed = {each for each, p in signature.parameters.items() if p.default is p.empty}
+        given = {each: RIGHT[each] for each in needed if each in RIGHT} | BESIDE.get(name, {})
+        given[name] = object()
+        first = [given.pop("subject")] if method == "put_quota" else []
+        try:
+            made = getattr(part, method)(*first, **given)
+            if inspect.isawaitable(made):
+                await made
+            elif hasattr(made, "__aenter__") and method == "begin":
+                await made.__aenter__()
+        except duolog.BadRequest as error:
+            if "object" not in str(error):
+                passed.append(f"{type(part).__name__}.{method}({name}): {error!r}")
+            checked += 1
+        except Exception as error:
+            passed.append(f"{type(part).__name__}.{method}({name}): {error!r}")
+        else:
+            passed.append(f"{type(part).__name__}.{method}({name}): taken")
+    assert not passed, "\n".join(passed)
+    assert checked > 150

@@ -336,7 +336,7 @@ async def test_limits_are_altered_one_by_one_and_deleted(client: duolog.Client) 
         ("Topic:T", {"topics": 1}, "Topic has no limit topics"),
         ("Topic:T", {}, "would have no limit"),
         ("Topic:T", {"colours": 1}, "colours is not one of"),
-        ("Topic:T", {"bytes_in": -1}, "a limit is 0 or more"),
+        ("Topic:T", {"bytes_in": -1}, "bytes_in is -1; it must be at least 0"),
         ("Topic:T", {"bytes_in": 1 << 60}, "it must be 1 to"),
     ],
 )
