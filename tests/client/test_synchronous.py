@@ -201,7 +201,7 @@ def test_an_asynchronous_producer_warns_where_messages_go_with_it() -> None:
         client = duolog.Client("127.0.0.1:1", timeout=0.1 if close else 600)
         client.producer().post("T", b"x")
         if close:
-            with pytest.raises(duolog.Unavailable):
+            with pytest.raises(duolog.DuologError):  # not sent, or unknown on a slow machine
                 await client.close()
 
     def run(*, close: bool) -> None:
