@@ -35,8 +35,13 @@ PROGRAM = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 def test_versions_are_tied_to_each_other() -> None:
-    server, sdk = (
-        tomllib.loads((ROOT / folder / "pyproject.toml").read_text()) for folder in ("", "client")
+    server, sdk, plugin = (
+        tomllib.loads((ROOT / folder / "pyproject.toml").read_text())
+        for folder in ("", "client", "client/pytest-duolog")
+    )
+    assert plugin["project"]["version"] == __version__
+    assert {f"duolog=={__version__}", f"duolog-server=={__version__}"} < set(
+        plugin["project"]["dependencies"]
     )
     assert "version" in server["project"]["dynamic"]
     assert "version" in sdk["project"]["dynamic"]
@@ -123,6 +128,14 @@ def test_the_sdk_needs_grpcio_and_protobuf_alone(dist: Path, tmp_path: Path) -> 
     assert rest == {"duolog", "grpcio", "protobuf"}
     code = "import duolog.sync; print(duolog.__version__)"
     assert run(programs / "python", "-c", code).strip() == __version__
+
+
+@pytest.mark.long
+def test_the_plugin_of_pytest_is_a_module_of_its_own(dist: Path) -> None:
+    (wheel,) = dist.glob("pytest_duolog-*.whl")
+    assert metadata(wheel)["License-Expression"] == "Apache-2.0"
+    names = zipfile.ZipFile(wheel).namelist()
+    assert [name for name in names if ".dist-info/" not in name] == ["pytest_duolog.py"]
 
 
 @pytest.mark.long

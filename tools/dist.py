@@ -1,9 +1,10 @@
 """Build what is published, into a directory: python -m tools.dist dist [PYTHON...]
 
-The SDK and the server, each as an sdist and a wheel of any platform, whose kernels are compiled by
-a node's first start; and for each PYTHON, this one unless others are named, a wheel of
-the server with the kernels' library, for this architecture. It is tagged with the oldest glibc that
-it runs on. All wheels of the server are built from its sdist. Beside them, an SBOM of the server.
+The SDK, its pytest plugin and the server, each as an sdist and a wheel of any platform, whose
+kernels are compiled by a node's first start; and for each PYTHON, this one unless others are named,
+a wheel of the server with the kernels' library, for this architecture. It is tagged with the oldest
+glibc that it runs on. All wheels of the server are built from its sdist.
+Beside them, an SBOM of the server.
 """
 
 import argparse
@@ -95,9 +96,9 @@ def main() -> None:
     parser.add_argument("pythons", nargs="*", default=[sys.executable])
     chosen = parser.parse_args()
     out = chosen.out.absolute()
-    for old in (*out.glob("duolog*.whl"), *out.glob("duolog*.tar.gz")):
+    for old in (*out.glob("*duolog*.whl"), *out.glob("*duolog*.tar.gz")):
         old.unlink()
-    for folder in (ROOT / "client", ROOT):
+    for folder in (ROOT / "client", ROOT / "client" / "pytest-duolog", ROOT):
         run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, folder)
     (sdist,) = out.glob("duolog_server-*.tar.gz")
     for python in chosen.pythons:
