@@ -529,3 +529,39 @@ def test_each_message_carries_the_context_of_its_send() -> None:
     assert (each.same, each.texts) == (b"", [b"p+", b"q+"])
     assert same.batch(1, 2).texts == pack([b"p+"])
     assert each.batch(1, 2).texts == pack([b"q+"])
+
+
+async def test_a_topic_is_asked_for_again_while_a_group_that_may_have_it_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, gone, asked = 100.0, ["b"], list[float]()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    async def ask_once(topic: str, left: float, create: bool) -> list[Slot]:
+        asked.append(left)
+        if len(asked) == found_at:
+            return []
+        raise duolog.UnknownTopic("T")
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    fifth = SimpleNamespace(uniform=lambda low, high: 5.0)  # pauses of 0.25, 0.5, 1 s
+    router: Any = SimpleNamespace(
+        unreachable=lambda: gone, runtime=SimpleNamespace(chance=fifth), check_process=None
+    )
+    topics = TopicCache(router)
+    topics._ask_once = ask_once  # type: ignore[method-assign]
+    found_at = 0
+    with pytest.raises(duolog.Unavailable, match=r"'T' is unknown to .* and b cannot be reached"):
+        await topics._ask("T", 1.75, False)
+    assert asked == [1.75, 1.5, 1.0], "the next try would begin at the deadline"
+    found_at = 5
+    assert await topics._ask("T", 5.0, False) == []
+    asked.clear()
+    gone.clear()
+    with pytest.raises(duolog.UnknownTopic):
+        await topics._ask("T", 5.0, False)
+    assert len(asked) == 1

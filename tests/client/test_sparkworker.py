@@ -1,7 +1,11 @@
 """How tasks set up the Python process that Spark runs them in."""
 
+import gc
 import subprocess
 import sys
+
+import pytest
+from duolog import _sparkworker
 
 PROGRAM = """
 import gc
@@ -22,3 +26,12 @@ assert gc.get_freeze_count() <= second, "what later tasks make is collected as e
 
 def test_loaded_modules_are_frozen_and_objects_of_tasks_are_collected() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)
+
+
+def test_only_the_first_tasks_of_a_process_freeze(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[bool] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
+    monkeypatch.setattr(_sparkworker, "_begun", 0)
+    for count in (1, 2, 2):
+        _sparkworker.task_begins()
+        assert len(frozen) == count

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import duolog
 import duolog.sync
@@ -348,9 +348,25 @@ def test_a_call_that_is_refused_is_not_left_open() -> None:
         raise AssertionError("it does not run")
 
     loop = sync._Loop()
-    for state, error in (("closed", duolog.Unavailable), ("forked", duolog.WrongProcess)):
-        setattr(loop, state, True)
+    for ends, error in ((loop.stop, duolog.Unavailable), (loop.note_fork, duolog.WrongProcess)):
+        ends()
         call = work()
         with pytest.raises(error):
             loop.start(call)
         assert inspect.getcoroutinestate(call) == inspect.CORO_CLOSED
+
+
+@pytest.mark.parametrize("ended", ["stop", "note_fork"])
+def test_a_consumer_that_has_ended_gives_no_message_that_it_had_at_hand(ended: str) -> None:
+    """In a child the parent gives it to its program, too."""
+    loop = sync._Loop()
+
+    async def get(timeout: float | None = None) -> None:
+        raise AssertionError("it does not run")
+
+    consumer = sync.Consumer(
+        loop, cast(Any, SimpleNamespace(_at_hand=iter([b"x"]), get=get, processing=None))
+    )
+    getattr(loop, ended)()
+    with pytest.raises((duolog.Unavailable, duolog.WrongProcess)):
+        consumer.get()
