@@ -36,7 +36,7 @@ class Nodes:
             self.pauses.append(seconds)
             self.now += seconds
 
-        monkeypatch.setattr(_connection.asyncio, "sleep", sleep)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
 
     async def make(self, left: float) -> Any:
         self.asked.append((self.connection.endpoint, round(left, 3)))
@@ -233,22 +233,27 @@ async def test_a_connection_that_goes_elsewhere_closes_all_its_channels() -> Non
     grpc, frames, leaving = Channel(), Channel(), Channel()
     connection._grpc, connection._frames = cast(Any, grpc), cast(Any, frames)
     connection._leaving = [cast(Any, leaving)]
-    following = connection._following = asyncio.create_task(asyncio.Event().wait())  # type: ignore[assignment]
+
+    async def follow() -> None:
+        await asyncio.Event().wait()
+
+    following = connection._following = asyncio.create_task(follow())
     assert connection.admin is connection.admin
     await connection.rotate(0)
     assert all(channel.closed for channel in (grpc, frames, leaving))
     assert (connection._grpc, connection._frames, connection._leaving) == (None, None, [])
-    assert (connection._stubs, connection._following) == (None, None)
+    assert connection._stubs is None
+    assert cast(Any, connection)._following is None
     with pytest.raises(asyncio.CancelledError):
         await following
 
 
 async def test_calls_take_frames_while_they_are_well() -> None:
-    connection = Connection((A,))
+    connection: Any = Connection((A,))
     grpc, frames = Channel(), Channel()
-    connection._grpc = cast(Any, grpc)
+    connection._grpc = grpc
     assert connection.channel is grpc
-    connection._frames = cast(Any, frames)
+    connection._frames = frames
     assert connection.channel is frames
     stubs = connection.messages, connection.groups, connection.admin, connection.access
     assert (connection.messages, connection.groups) == stubs[:2]
@@ -306,7 +311,7 @@ async def test_one_node_is_asked_and_no_other(
         made.append(connection)
         await close(connection)
 
-    async def make(stub: object, left: float) -> None:
+    async def make(stub: object, left: float) -> bool:
         raise grpc_error(error)
 
     monkeypatch.setattr(Connection, "_learn_soon", lambda connection: None)

@@ -1,14 +1,18 @@
 """What a fork waits for, and what it holds meanwhile."""
 
+import gc
 import os
 import threading
+import time
 import weakref
 from pathlib import Path
 
 import duolog
+import grpc.aio
 import pytest
 from duolog import _forks
 from duolog._forks import _Grpc
+from duolog._grpcswitch import SWITCH
 
 
 def test_a_fork_that_waited_in_vain_for_another_one_leaves_its_lock_alone(
@@ -44,8 +48,8 @@ def test_grpc_works_in_a_child_if_none_of_its_threads_ran_or_it_begins_them_agai
     polls: bool, runs: bool, carries: str, lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[bool] = []
-    monkeypatch.setattr(_forks.grpc.aio, "init_grpc_aio", lambda: begun.append(True))
-    monkeypatch.setitem(os.environ, _forks.SWITCH, carries)
+    monkeypatch.setattr(grpc.aio, "init_grpc_aio", lambda: begun.append(True))
+    monkeypatch.setitem(os.environ, SWITCH, carries)
     monkeypatch.setattr(_forks, "_threads", lambda: (polls, runs))
     forks = _Grpc()
     monkeypatch.setattr(_forks, "_grpc", forks)
@@ -149,8 +153,8 @@ def test_a_fork_waits_for_grpcs_threads_to_end_where_no_channel_is_open(
         now += seconds
 
     monkeypatch.setattr(_forks, "_threads", look)
-    monkeypatch.setattr(_forks.time, "monotonic", lambda: now)
-    monkeypatch.setattr(_forks.time, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "sleep", sleep)
     forks = _Grpc()
     forks.used = used
     channel = threading.Event()
@@ -172,10 +176,10 @@ def test_a_fork_waits_no_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) -
         now += 0.25
 
     monkeypatch.setattr(_forks, "_threads", lambda: (False, True))
-    monkeypatch.setattr(_forks.time, "monotonic", lambda: now)
-    monkeypatch.setattr(_forks.time, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "sleep", sleep)
     collected: list[bool] = []
-    monkeypatch.setattr(_forks.gc, "collect", lambda: collected.append(True))
+    monkeypatch.setattr(gc, "collect", lambda: collected.append(True))
     forks = _Grpc()
     forks.used = True
     forks.before_fork()

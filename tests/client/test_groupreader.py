@@ -490,7 +490,8 @@ async def test_commits_go_on_whatever_becomes_of_one(
         if len(waits) == 3:
             raise KeyError
         taken(reader, 1)
-        place.errors = [duolog.Unavailable("no master"), duolog.StaleMember("lost")][-len(waits) :]
+        errors: list[Exception] = [duolog.Unavailable("no master"), duolog.StaleMember("lost")]
+        place.errors = errors[-len(waits) :]
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     with pytest.raises(KeyError):

@@ -3,14 +3,19 @@
 import asyncio
 import logging
 import sys
+import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import duolog
 import pytest
 from duolog import _batcher
-from duolog._batcher import BATCH_BYTES
-from duolog._posted import MESSAGE_BYTES
+from duolog._batcher import BATCH_BYTES, ENOUGH_BYTES, SIDE_BY_SIDE, TURN_MESSAGES, Batcher, Filling
+from duolog._posted import MESSAGE_BYTES, TOLD_BYTES
+from duolog._producer import Producer
+from duolog._terms import PLAIN
+from duolog._unrouted import Unrouted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -507,3 +512,72 @@ async def test_messages_are_sent_where_the_programs_tasks_begin_at_once(bench: B
             await asyncio.gather(*posted, *sent)
     assert sum(len(bodies) for _, bodies in bench.nodes.batches) == 18
     await producer.close()
+
+
+def waiting(size: int, sends: int = 0) -> Any:
+    """A batch that waits, with so many messages that tasks wait for."""
+    granted = size + sends * TOLD_BYTES + 5
+    return SimpleNamespace(granted=granted, room=5, sends=dict.fromkeys(range(sends)))
+
+
+@pytest.mark.parametrize(
+    ("others", "batches", "enough"),
+    [
+        (0, [], True),
+        (1, [], False),
+        (1, [waiting(9)], False),
+        (1, [waiting(9), waiting(9)], True),
+        (SIDE_BY_SIDE, [waiting(9), waiting(9)], False),
+        (1, [waiting(ENOUGH_BYTES[1])], True),
+        (1, [waiting(ENOUGH_BYTES[1] - 1, sends=1)], False),
+        (1, [waiting(9, sends=TURN_MESSAGES)], True),
+        (1, [waiting(9, sends=TURN_MESSAGES - 1)], False),
+    ],
+)
+def test_a_batch_goes_out_beside_others_where_it_is_worth_a_request(
+    others: int, batches: list[Any], enough: bool
+) -> None:
+    filling = Filling("T", None, PLAIN)
+    filling.waiting.extend(batches)
+    assert filling.enough(others) is enough
+
+
+async def test_deadlines_that_follow_soon_are_looked_at_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 100.0)
+    armed: list[float] = []
+    posting = SimpleNamespace(due=100.001, ended=False)
+    batcher: Any = SimpleNamespace(_postings=lambda: [(None, posting)], _arm=armed.append)
+    Batcher._expire(batcher)
+    assert armed == [100.001]
+
+
+@pytest.mark.parametrize(("key", "queue_id"), [("k", None), (None, 3)])
+async def test_a_queue_is_looked_for_as_long_as_its_message_has(
+    key: str | None, queue_id: int | None
+) -> None:
+    lefts: list[float] = []
+
+    async def look(*how: Any) -> None:
+        lefts.append(how[-1])
+        raise duolog.Unavailable("no node")
+
+    producer: Any = SimpleNamespace(
+        _unrouted=SimpleNamespace(holds=lambda topic: False),
+        _clock=lambda: 100.0,
+        _topics=SimpleNamespace(slot=look),
+        slot_of=look,
+    )
+    place: Any = SimpleNamespace(topic="T", key=key, queue_id=queue_id, group=None)
+    with pytest.raises(duolog.Unavailable):
+        await Producer._send(producer, place, PLAIN, b"", b"", 107.0)
+    assert lefts == [7.0]
+
+
+async def test_where_no_queue_is_to_be_found_all_are() -> None:
+    unrouted: Any = SimpleNamespace(_batcher=SimpleNamespace(lock=threading.Lock()), _topics=None)
+    waiting_for_none: Any = SimpleNamespace(
+        filling=SimpleNamespace(topic="T"), unknown=lambda: ([], 0.0)
+    )
+    assert await Unrouted._found_all(unrouted, waiting_for_none) is True

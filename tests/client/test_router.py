@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import duolog
 import pytest
-from duolog import _router
 from duolog._access import Access
 from duolog._admin import Admin
 from duolog._connection import Connection
@@ -107,7 +106,7 @@ async def test_groups_are_asked_for_again_soon_while_one_has_no_address(
     router = Router(("127.0.0.1:1",))
     seed = Seed(route(a="h:1", b=""), route(a="h:1", b="h:2"), duolog.Unavailable("no node"))
     router._seed = cast(Connection, seed)
-    monkeypatch.setattr(_router.asyncio, "get_running_loop", lambda: loop)
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
     await router._ask(1.0)
     assert (router.unreachable(), router._fresh_until) == (["b"], now + 0.5)
     await router._ask(1.0)

@@ -541,8 +541,8 @@ async def test_a_topic_is_asked_for_again_while_a_group_that_may_have_it_cannot_
         nonlocal now
         now += seconds
 
-    async def ask_once(topic: str, left: float, create: bool) -> list[Slot]:
-        asked.append(left)
+    async def ask_once(topic: str, timeout: float, create: bool) -> list[Slot]:
+        asked.append(timeout)
         if len(asked) == found_at:
             return []
         raise duolog.UnknownTopic("T")

@@ -665,3 +665,37 @@ async def test_a_listener_follows_the_master_and_ends_where_it_is_refused(
     assert rotated == [(7, "m:1", 4), *[(7, "", 0)] * 4]
     assert pauses == [0.005, 0.05, 0.1, 0.05, 0.1], "shorter again after a stream that ended well"
     assert reading.closed
+
+
+async def test_decisions_end_before_their_tasks_do_and_before_the_producer() -> None:
+    done: list[str] = []
+
+    def noted(what: str) -> Any:
+        async def call(*how: Any) -> None:
+            done.append(" ".join(map(str, (what, *how))))
+
+        return call
+
+    def owner(what: str) -> Any:
+        return SimpleNamespace(stop=noted(f"{what} stops"), finish=noted(f"{what} end within"))
+
+    transactions: Any = SimpleNamespace(
+        _router=SimpleNamespace(forked=False),
+        _listening=owner("questions"),
+        _answering=owner("answers"),
+        _deciding=owner("decisions"),
+        _listeners={},
+        _timeout=5.0,
+        _producer=SimpleNamespace(close=noted("producer")),
+    )
+    await Transactions.close(transactions)
+    assert done == [
+        "questions stops",
+        "answers stops",
+        "decisions end within 5.0",
+        "decisions stops",
+        "producer",
+    ]
+    transactions._router.forked = True
+    await Transactions.close(transactions)
+    assert len(done) == 5
