@@ -460,6 +460,8 @@ async def test_a_key_that_is_taken_no_more_is_asked_for_again(
 async def test_a_subscription_outlives_the_key_of_its_frames(
     node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Frames are tried again later than the subscription, or this one's keys are refused for ever.
+    monkeypatch.setattr(_connection, "FRAMES_AGAIN_SECONDS", (0.5, 30.0))
     refusing = Refusing(monkeypatch)
     await client.admin.node_status()
     assert over_frames(client)
