@@ -119,28 +119,38 @@ class Bench:
         self.consumer._readers["0"] = self.reader
         self.consumer._started = True
         self.running: dict[Id, asyncio.Future[None]] = {}
-        self.most = 0  # messages handled at a time
+        self.readings: dict[Id, int] = {}  # how often its queue had been read anew by then
+        self.busy = self.most = 0  # handlers that run, and ran at most
         self.handled: list[Id] = []  # began to be
         self.times: Counter[Queue] = Counter()  # that a queue was read anew
         self.last: dict[tuple[Queue, str, int], int] = {}
         self.task: asyncio.Task[None] | None = None
+        self.wrong: list[str] = []  # what a handler saw: an assertion there would be a failure
 
     async def handle(self, message: Message) -> None:
         queue = message.stored_topic, message.queue_id
         at, key = (message.queue_id, message.queue_offset), "".join(message.keys)
-        assert at not in self.running, "no message is handled twice at a time"
+        if at in self.running and (
+            (key and self.by_key) or self.readings[at] == self.times[queue]
+        ):
+            self.wrong.append(f"{at} is handled twice at a time")
+        self.readings[at] = self.times[queue]
         if key and self.by_key:
-            assert key not in {key_at(*other) for other in self.running}, "a key has one at a time"
+            if key in {key_at(*other) for other in self.running}:
+                self.wrong.append(f"{at}: another message of key {key} is handled")
             lane = queue, key, self.times[queue]
-            assert self.last.get(lane, -1) < at[1], "messages of a key keep their order"
+            if self.last.get(lane, -1) >= at[1]:
+                self.wrong.append(f"{at} comes after {self.last[lane]} of key {key}")
             self.last[lane] = at[1]
         self.handled.append(at)
-        self.running[at] = asyncio.get_running_loop().create_future()
-        self.most = max(self.most, len(self.running))
+        ends = self.running.setdefault(at, asyncio.get_running_loop().create_future())
+        self.busy += 1
+        self.most = max(self.most, self.busy)
         try:
-            await self.running[at]
+            await asyncio.shield(ends)
         finally:
-            del self.running[at]
+            self.busy -= 1
+            self.running.pop(at, None)
         self.node.finished.add(at)
 
     async def start(self, concurrency: int = 1, by_key: bool = False, grace: float = 30.0) -> None:
@@ -219,15 +229,17 @@ async def _played(actions: list[tuple[str, int]], concurrency: int, by_key: bool
     for action, number in actions:
         await _step(bench, action, number)
         await turns()
+        assert bench.wrong == []
         assert bench.task is not None
         assert not bench.task.done()
     assert bench.most <= concurrency
     prefetch = bench.reader._prefetch
     given = 0 if (head := prefetch.head()) is None else head[1]
     waiting = sum(batch.count for batch in prefetch._ready) - given
-    assert by_key or not waiting or len(bench.running) == concurrency, "no message waits for none"
+    assert by_key or not waiting or bench.busy == concurrency, "no message waits for none"
     await _ended(bench, end)
-    assert not bench.running
+    assert bench.wrong == []
+    assert not bench.busy
     await bench.reader.commit()
     for queue in QUEUES:
         if not bench.times[queue]:
