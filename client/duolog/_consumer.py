@@ -219,8 +219,9 @@ class Consumer(Owned):
 
         In the end it takes no more messages, waits for running handlers, cancels those that take
         longer than `grace`, and gives their messages back. A second signal or cancellation cancels
-        them at once. When it returns, what was consumed is committed. Signals stop it only in the
-        main thread, and where the program has no handler of its own for them.
+        them at once; a third signal acts as if no worker ran. When it returns, what was consumed is
+        committed. Signals stop it only in the main thread, and where the program has no handler of
+        its own for them.
 
         Args:
             handler: called with each message. A coroutine function runs in a task for each message,

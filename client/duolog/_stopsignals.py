@@ -1,11 +1,14 @@
 """Signals that ask a program to end, for as long as its workers run: they stop all workers.
 
 Only what nobody else handles: a program, or its server, that has a handler of its own keeps it, and
-what a process was started to ignore stays ignored.
+what a process was started to ignore stays ignored. A third signal acts as if no worker ran: a
+handler that blocks the event loop lets no worker stop. So does any in a forked process, whose
+workers are the parent's.
 """
 
 import asyncio
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,11 +16,19 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+HEARD_MAX = 2  # signals: the second one hurries workers
 _stops: dict[object, Callable[[], object]] = {}  # of the workers that run
 _before: dict[int, Any] = {}  # handlers that ours took the place of
+_heard = 0  # signals since the first of the workers began
 
 
 def _stop_all(number: int, frame: FrameType | None) -> None:
+    global _heard
+    _heard += 1
+    if _heard > HEARD_MAX:
+        _restore()
+        signal.raise_signal(number)
+        return
     for stop in list(_stops.values()):
         stop()
 
@@ -27,6 +38,16 @@ def _restore() -> None:
         number, handler = _before.popitem()
         if signal.getsignal(number) is _stop_all:  # else the program has set another one since
             signal.signal(number, handler)
+
+
+def _forget() -> None:
+    """In a child process no worker runs."""
+    _stops.clear()
+    _restore()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _unhandled(number: int) -> bool:
@@ -47,7 +68,10 @@ def stop_signals(stop: Callable[[], object]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    global _heard
     worker = object()
+    if not _stops:
+        _heard = 0
     _stops[worker] = stop
     for number in SIGNALS:
         if _unhandled(number):
@@ -55,6 +79,6 @@ def stop_signals(stop: Callable[[], object]) -> Iterator[None]:
     try:
         yield
     finally:
-        del _stops[worker]
+        _stops.pop(worker, None)  # there is none in a child
         if not _stops:
             _restore()
