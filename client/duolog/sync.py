@@ -514,18 +514,25 @@ class Consumer(_Face[AsyncConsumer]):
         """`duolog.Consumer.run`; handlers run in as many threads. Any thread may call `stop`."""
         if is_async(handler):
             raise BadRequest("handler is a coroutine function: use the consumer of duolog.Client")
+        ended = threading.Event()
+
+        async def run() -> None:
+            try:
+                await self._of.run(handler, concurrency=concurrency, by_key=by_key, grace=grace)
+            finally:
+                ended.set()
+
         with stop_signals(self._of.interrupt):
             try:
-                self._loop.run(
-                    self._of.run(handler, concurrency=concurrency, by_key=by_key, grace=grace)
-                )
+                self._loop.run(run())
             except BaseException:  # also a signal handler's of the program, at any step
-                self._end_run()
+                if not ended.is_set():
+                    self._end_run()
                 raise
 
     def _end_run(self) -> None:
         """Stop the worker and wait for its end; each further interruption hurries it."""
-        while True:
+        for _ in range(INTERRUPTIONS_MAX):
             try:
                 self._loop.run(self._of.interrupted())
                 return
