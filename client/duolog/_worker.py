@@ -133,14 +133,14 @@ class Worker:
         # Keys of which none is being handled: the next one's queue goes to another member.
         self._stalled: list[str] = []
         self._taking = asyncio.Lock()
-        self._runners = Background(self._fail)
+        self._runners = Background(lambda error: None)  # each has told it: see `_fail`
         self._calls = Background(lambda error: None)  # a runner waits for each
         self._left = work.concurrency  # runners that have not ended
         self._full = False  # a runner waits for fewer messages in hand
         self._stopping = self._cancelling = False
         self._changed = asyncio.Event()  # it cancels, or no runner is left
         self._grace: asyncio.TimerHandle | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._ended = asyncio.Event()
 
     # -- life ----------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class Worker:
         """Wait until it has stopped."""
         await self._ended.wait()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         """An error ended a runner: the first one stops the others, and is raised."""
         if self._error is None:
             self._error = error
@@ -215,6 +215,9 @@ class Worker:
         except asyncio.CancelledError:
             if not self._cancelling:
                 self._fail(Unavailable("a task of the worker was cancelled by the program"))
+            raise
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            self._fail(error)
             raise
         finally:
             self._left -= 1
@@ -288,9 +291,14 @@ class Worker:
         assert message is not None, "it is not finished"
         try:
             await self._call(message)
-        except (Exception, asyncio.CancelledError) as error:
+        except (SystemExit, KeyboardInterrupt, GeneratorExit):
+            raise  # they end the event loop, or this task
+        except BaseException as error:
             if self._cancelling or _is_cancelled():
-                raise
+                if not isinstance(error, asyncio.CancelledError):
+                    what = _in_words(error)
+                    log.warning("%r: the cancelled handler raised %s", message, what)
+                raise asyncio.CancelledError from error
             await self._send_back(held, message, error)
         self._hands.readers[message.group].finish(held)
         if self._full:

@@ -19,6 +19,7 @@ from duolog._columns import crc32
 from duolog._consumer import Consumer
 from duolog._membership import Clustering, Consumption, OffsetFile, Queue, Share
 from duolog._message import Message
+from duolog._stopsignals import stop_signals
 from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,9 +131,7 @@ class Bench:
     async def handle(self, message: Message) -> None:
         queue = message.stored_topic, message.queue_id
         at, key = (message.queue_id, message.queue_offset), "".join(message.keys)
-        if at in self.running and (
-            (key and self.by_key) or self.readings[at] == self.times[queue]
-        ):
+        if at in self.running and ((key and self.by_key) or self.readings[at] == self.times[queue]):
             self.wrong.append(f"{at} is handled twice at a time")
         self.readings[at] = self.times[queue]
         if key and self.by_key:
@@ -591,6 +590,38 @@ async def test_signals_stop_all_workers(number: signal.Signals) -> None:
     assert signal.getsignal(number) == before
 
 
+def test_a_third_signal_acts_as_if_no_worker_ran() -> None:
+    heard: list[int] = []
+    for _ in range(2):
+        with stop_signals(lambda: heard.append(1)):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+    assert len(heard) == 4
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_a_forked_process_ends_by_signals_though_a_worker_runs_in_its_parent() -> None:
+    bench = Bench()
+    await bench.start()
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writes, b"!")
+            signal.pause()  # returns when a handler of ours does
+        finally:
+            os._exit(1)
+    assert os.read(reads, 1) == b"!"
+    os.kill(child, signal.SIGTERM)
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    assert status == signal.SIGTERM, "killed by it"
+    os.close(reads)
+    os.close(writes)
+    await _ended(bench, "stop")
+
+
 async def test_a_program_keeps_its_own_handlers_of_signals() -> None:
     got: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: got.append(number))
@@ -786,6 +817,70 @@ def test_failures_show_where_nothing_takes_them(capsys: pytest.CaptureFixture[st
         root.handlers = handlers
 
 
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_whatever_a_coroutine_raises_its_message_is_sent_back(concurrency: int) -> None:
+    class Odd(BaseException):
+        """As `pytest.fail` raises."""
+
+    bench = Bench()
+    await bench.start(concurrency)
+    bench.arrive(QUEUES[0], 2)
+    await turns()
+    bench.end((0, 0), Odd())
+    await turns()
+    assert bench.node.back == [(0, 0)]
+    assert (0, 1) in bench.running
+    await _ended(bench, "stop")
+    assert bench.node.committed[QUEUES[0]] == 2
+
+
+def test_a_coroutine_that_exits_ends_the_worker_and_its_message_is_not_consumed() -> None:
+    bench: Bench | None = None
+
+    async def run() -> None:
+        nonlocal bench
+        bench = Bench()
+        await bench.reader._heartbeat()
+        bench.arrive(QUEUES[0], 1)
+        await bench.consumer.run(handle)
+
+    async def handle(message: Message) -> None:
+        raise SystemExit(3)
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(run())
+    for _ in range(3):  # in the handler, in what waits for it, and in `run`
+        with pytest.raises(SystemExit):
+            loop.run_until_complete(asyncio.wait([task]))
+    assert bench is not None
+    loop.run_until_complete(bench.reader.commit())
+    assert bench.node.committed[QUEUES[0]] == 0
+    loop.close()
+
+
+async def test_a_cancelled_handler_that_raises_something_else_ends_the_worker_as_any(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench()
+    await bench.reader._heartbeat()
+    bench.arrive(QUEUES[0], 2)
+
+    async def handle(message: Message) -> None:
+        if not message.queue_offset:
+            bench.node.finished.add((0, 0))
+            return
+        bench.consumer.stop()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise Boom("the connection is closed")
+
+    await bench.consumer.run(handle, grace=0)
+    assert bench.node.committed[QUEUES[0]] == 1
+    assert bench.node.back == []
+    assert "the cancelled handler raised Boom: the connection is closed" in caplog.text
+
+
 def synchronous() -> tuple[duolog.sync.Consumer, Bench]:
     """A consumer for programs without an event loop, with three messages."""
     loop = duolog.sync._Loop()
@@ -843,3 +938,24 @@ def test_a_handler_in_a_thread_may_stop_its_worker_and_must_not_close_its_consum
 
     with pytest.raises(duolog.BadRequest, match="handler is a coroutine function"):
         consumer.run(coroutine)
+
+
+def test_a_second_run_is_refused_and_leaves_the_first_alone() -> None:
+    consumer, bench = synchronous()
+
+    def handle(message: Message) -> None:
+        with pytest.raises(duolog.BadRequest, match="`run` reads from this consumer"):
+            consumer.run(print)
+        assert bench.consumer._worker is not None
+        assert not bench.consumer._worker._stopping
+        bench.node.finished.add((0, message.queue_offset))
+        consumer.stop()
+
+    consumer.run(handle)
+    assert bench.node.back == []
+
+
+def test_a_worker_in_the_thread_of_all_clients_is_refused() -> None:
+    consumer, _ = synchronous()
+    with pytest.raises(RuntimeError, match="the thread of all clients"):
+        consumer._loop.call(lambda: consumer.run(print))
