@@ -298,7 +298,6 @@ class GroupReader:
                 batch.queue_id,
                 batch.next_offset,
             )
-            self._rewound.add((batch.topic, batch.queue_id))
         self._arrived.set()
 
     # -- reading -------------------------------------------------------------------------------
@@ -327,6 +326,8 @@ class GroupReader:
 
     def _advance(self, queue: Queue, offset: int) -> None:
         if queue in self._positions:
+            if offset < self._positions[queue]:  # the queue lost its end: see `_take`
+                self._rewound.add(queue)
             self._positions[queue] = offset
             self._dirty.add(queue)
 

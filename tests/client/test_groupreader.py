@@ -397,6 +397,31 @@ async def test_where_an_unclean_election_gave_up_messages_the_group_goes_back(
     assert place.forward == [True, False]
 
 
+@pytest.mark.parametrize("holds", [False, True])
+async def test_the_group_goes_back_though_what_was_read_before_is_consumed_and_committed_later(
+    place: Place, reader: GroupReader, holds: bool
+) -> None:
+    """holds: as a worker does."""
+    arrives(reader, FIRST)
+    taken(reader, 4)
+    last = reader.get()
+    assert last is not None
+    held = reader.hold(last) if holds else None
+    batch = batch_of(FIRST, START + 3, count=0, size=4).wire
+    batch.status, batch.next_offset = wire.OFFSET_TOO_LARGE, 2
+    arrived(reader, batch)
+    if held is not None:
+        assert reader.begin(held)
+        reader.finish(held)
+    reader.consume_handed()
+    await reader.commit()
+    assert place.asked[-1][FIRST] == START + 3
+    assert reader.get() is None
+    await reader.commit()
+    assert place.asked[-1] == {FIRST: 2}
+    assert not place.forward[-1]
+
+
 async def test_a_program_seeks_in_the_queues_that_it_reads(
     place: Place, reader: GroupReader
 ) -> None:
