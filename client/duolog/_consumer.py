@@ -436,7 +436,7 @@ class Consumer(Owned):
     async def commit(self) -> None:
         """Commit everything consumed so far. Raises StaleMember where a queue was taken away."""
         self.check_process()
-        for reader in self._readers.values():
+        for reader in list(self._readers.values()):  # another replica group may come
             await reader.commit()
 
     async def seek_to_time(self, at: Start | int) -> None:
@@ -446,7 +446,7 @@ class Consumer(Owned):
         """
         check_start(at)
         self.check_process()
-        for reader in self._readers.values():
+        for reader in list(self._readers.values()):
             await reader.seek_to_time(at)
 
     async def seek(

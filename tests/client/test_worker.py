@@ -881,6 +881,17 @@ async def test_a_cancelled_handler_that_raises_something_else_ends_the_worker_as
     assert "the cancelled handler raised Boom: the connection is closed" in caplog.text
 
 
+async def test_a_replica_group_may_come_during_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+
+    async def commit() -> None:
+        bench.consumer._readers["1"] = bench.reader
+
+    monkeypatch.setattr(bench.reader, "commit", commit)
+    await bench.consumer.commit()
+    assert len(bench.consumer._readers) == 2
+
+
 def synchronous() -> tuple[duolog.sync.Consumer, Bench]:
     """A consumer for programs without an event loop, with three messages."""
     loop = duolog.sync._Loop()
