@@ -28,13 +28,22 @@ class HandlerThreads:
         """What the function returns, or raises, called in a copy of this task's context."""
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         answer: asyncio.Future[Any] = loop.create_future()
-        if self._begun == self._busy and self._begun < self._most:
-            self._begun += 1
-            name = f"duolog-handler-{self._begun}"
-            threading.Thread(target=self._work, args=(loop,), name=name, daemon=True).start()
+        if self._begun <= self._busy and self._begun < self._most:
+            self._begin(loop)
         self._busy += 1
         self._jobs.put((lambda: context.run(function, argument), answer))
         return await answer
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        name = f"duolog-handler-{self._begun + 1}"
+        thread = threading.Thread(target=self._work, args=(loop,), name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more: the call waits for one that has begun
+            if not self._begun:
+                raise
+            return
+        self._begun += 1
 
     def close(self) -> None:
         """End the threads, each when what it runs has ended."""
