@@ -243,6 +243,8 @@ class Worker:
             if self._work.by_key and (key := _key_of(message)):
                 held.key = key
                 if (lane := self._lanes.get(key)) is not None:
+                    while lane and lane[-1].dropped:  # its queue comes and goes
+                        lane.pop()
                     lane.append(held)
                     continue
                 self._lanes[key] = deque()

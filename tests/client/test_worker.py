@@ -17,6 +17,7 @@ import pytest
 from duolog import _worker
 from duolog._columns import crc32
 from duolog._consumer import Consumer
+from duolog._handlerthreads import HandlerThreads
 from duolog._membership import Clustering, Consumption, OffsetFile, Queue, Share
 from duolog._message import Message
 from duolog._stopsignals import stop_signals
@@ -404,6 +405,27 @@ async def test_handlers_that_outlast_their_queue_change_nothing_when_it_comes_ba
     await _ended(bench, "stop")
 
 
+async def test_what_waits_for_a_key_is_forgotten_with_its_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_worker, "_key_of", lambda message: "k")
+    bench = Bench()
+    bench.by_key = False
+    await bench.reader._heartbeat()
+    bench.task = asyncio.create_task(bench.consumer.run(bench.handle, concurrency=2, by_key=True))
+    await turns()
+    assert bench.consumer._worker is not None
+    for _ in range(5):
+        bench.arrive(QUEUES[0], 9)
+        await turns()
+        await bench.beat([QUEUES[1]], [QUEUES[0]])
+        await bench.beat(QUEUES)
+    assert bench.handled == [(0, 0)], "it is still handled"
+    assert len(bench.consumer._worker._lanes["k"]) == 9
+    bench.end((0, 0))
+    await _ended(bench, "stop")
+
+
 async def test_messages_in_hand_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_worker, "HELD_MAX", 10)
     bench = Bench()
@@ -780,6 +802,29 @@ async def test_a_thread_that_hangs_is_left_behind_and_its_message_is_not_consume
     await task
     assert bench.node.committed[QUEUES[0]] == 0
     let.set()
+
+
+async def test_calls_wait_for_a_thread_where_the_system_has_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def starts(thread: threading.Thread) -> None:
+        begun.append(thread)
+        if len(begun) != 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starts)
+    threads = HandlerThreads(3)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        await threads.call(str, 0)
+    found = await asyncio.gather(*(threads.call(str, k) for k in range(1, 4)))
+    assert found == ["1", "2", "3"]
+    threads.close()
+    begun[1].join(10)
+    assert not begun[1].is_alive()
 
 
 def _generator(message: Message) -> Any:
