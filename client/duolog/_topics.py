@@ -63,9 +63,12 @@ class TopicCache:
 
         All wait for the same answer: sends continue in the order they came.
         """
-        deadline = asyncio.get_running_loop().time() + timeout
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
         await self._learning.call(
-            (group, topic), lambda: self._queues(group, topic, timeout, create=True), deadline
+            (group, topic),
+            lambda: self._queues(group, topic, max(0.001, deadline - loop.time()), create=True),
+            deadline,
         )
 
     async def slots(self, topic: str, timeout: float, create: bool = False) -> list[Slot]:

@@ -449,6 +449,24 @@ async def test_the_end_of_a_log_is_what_its_node_says() -> None:
     assert topics.known_end("a") == LogEnd(800, 5)
 
 
+async def test_a_send_that_waited_for_another_ones_answer_has_the_rest_of_its_time() -> None:
+    given: list[float] = []
+
+    class Asked:
+        async def call(self, make: Any, timeout: float) -> Any:
+            given.append(timeout)
+            await asyncio.sleep(timeout)
+            raise duolog.Timeout("no answer")
+
+    topics = TopicCache(cast(Router, SimpleNamespace(connection=lambda group: Asked())))
+    sends = [asyncio.create_task(topics.learn_end("a", "T", seconds)) for seconds in (0.2, 0.4)]
+    await asyncio.wait(sends)
+    assert all(isinstance(send.exception(), duolog.Timeout) for send in sends)
+    first, second = given
+    assert first <= 0.2
+    assert second <= 0.21
+
+
 async def test_first_sends_to_a_queue_go_in_the_order_they_came() -> None:
     """None of them asks for the log's end by itself: answers may come in any order."""
 
