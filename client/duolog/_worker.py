@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar
 from duolog._background import Background
 from duolog._backoff import BackOff
 from duolog._checks import checked_number, checked_whole
-from duolog._errors import BadRequest, Retryable, Unavailable
+from duolog._errors import BadRequest, ResultUnknown, Retryable, Unavailable
 from duolog._groupreader import GroupReader
 from duolog._handlerthreads import HandlerThreads
 from duolog._inhand import Held
@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 HELD_MAX = 4096  # messages from the oldest unfinished one on: a crash repeats so many
 WAITING_BYTES = 8 << 20  # of messages that wait for another one with their key
+UNKNOWN_SECONDS = 10.0  # between tries to send back what may be stored, and comes twice then
 CANCEL_SECONDS = 5.0  # for handlers that are cancelled to end
 GRACE_SECONDS_MAX = 86400.0
 MESSAGE_GROUP = "__SHARDINGKEY"  # of RocketMQ's FIFO messages
@@ -324,9 +325,10 @@ class Worker:
         while not held.dropped:
             try:
                 topic = await self._hands.send_back(message)
-            except Retryable as failure:
+            except (Retryable, ResultUnknown) as failure:
                 log.warning("%s; it cannot be sent back yet: %s", what, failure)
-                await asyncio.sleep(pauses.next())
+                unknown = isinstance(failure, ResultUnknown)
+                await asyncio.sleep(UNKNOWN_SECONDS if unknown else pauses.next())
             except Exception as failure:
                 log.error("%s, and it cannot be sent back: %s", what, failure)
                 raise failure from error
@@ -337,7 +339,7 @@ class Worker:
                 else:
                     log.warning("%s at attempt %d: it is retried", what, attempt)
                 return
-        log.warning("%s; its queue went to another member, which gets it again", what)
+        log.warning("%s; its queue was given up or is read from elsewhere: not sent back", what)
 
 
 async def _awaited(made: Awaitable[object]) -> None:

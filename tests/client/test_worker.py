@@ -484,10 +484,13 @@ async def test_a_handler_that_raises_sends_its_message_back_with_one_line(
 
 
 async def test_what_cannot_be_sent_back_yet_is_tried_again_and_not_committed(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor what may be stored, and may be lost with its master."""
+    monkeypatch.setattr(_worker, "UNKNOWN_SECONDS", 0.05)
     bench = Bench()
-    bench.node.refusals = [duolog.Unavailable("no master")]
+    unknown = duolog.ResultUnknown("%RETRY%g: FLUSH_SLAVE_TIMEOUT", "FLUSH_SLAVE_TIMEOUT")
+    bench.node.refusals = [unknown, duolog.Unavailable("no master")]
     await bench.start()
     bench.arrive(QUEUES[0], 1)
     await turns()
