@@ -348,9 +348,13 @@ class GroupReader:
                 return head
             self._finish()
             self._consumed((batch.topic, batch.queue_id), batch.next_offset)
+        self.check()
+        return None
+
+    def check(self) -> None:
+        """Raise what ended the reading."""
         if self._error is not None:
             raise self._error
-        return None
 
     def get_batch(self) -> Batch | None:
         """The next batch as columns, None if none is there."""

@@ -327,6 +327,7 @@ class Worker:
                 topic = await self._hands.send_back(message)
             except (Retryable, ResultUnknown) as failure:
                 log.warning("%s; it cannot be sent back yet: %s", what, failure)
+                self._hands.readers[message.group].check()
                 unknown = isinstance(failure, ResultUnknown)
                 await asyncio.sleep(UNKNOWN_SECONDS if unknown else pauses.next())
             except Exception as failure:

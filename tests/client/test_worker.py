@@ -503,6 +503,21 @@ async def test_what_cannot_be_sent_back_yet_is_tried_again_and_not_committed(
     assert bench.node.committed[QUEUES[0]] == 1
 
 
+async def test_nothing_is_sent_back_for_ever_when_the_reading_has_ended() -> None:
+    bench = Bench()
+    bench.node.refusals = [duolog.Unavailable("the client is closed")] * 2
+    await bench.start()
+    bench.arrive(QUEUES[0], 1)
+    await turns()
+    bench.reader._error = duolog.Unavailable("no heartbeat was answered")
+    bench.end((0, 0), Boom())
+    assert bench.task is not None
+    with pytest.raises(duolog.Unavailable, match="no heartbeat"):
+        await bench.task
+    assert bench.node.committed[QUEUES[0]] == 0
+    assert bench.node.back == []
+
+
 @pytest.mark.parametrize("broadcasts", [False, True])
 async def test_what_cannot_be_sent_back_ends_the_worker_and_is_not_committed(
     caplog: pytest.LogCaptureFixture, broadcasts: bool
