@@ -257,7 +257,9 @@ class Client:
             checked_texts("topics", topics),
             consumption,
             Clustering(
-                checked_text("rebalance", rebalance), checked_texts("rooms", rooms), _queues(queues)
+                checked_text("rebalance", rebalance, empty=True),
+                checked_texts("rooms", rooms, empty=True),
+                _queues(queues),
             )
             if shares
             else OffsetFile(offsets_file),

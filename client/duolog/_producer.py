@@ -475,8 +475,7 @@ class Producer(Owned):
         for name, columns in (("keys", keys), ("tags_list", tags_list)):
             if columns is None:
                 continue
-            several = isinstance(columns, Sequence) and not isinstance(columns, str | bytes)
-            found = len(columns) if several else type(columns).__name__
+            found = len(columns) if _is_column(columns) else type(columns).__name__
             if found != len(bodies):
                 raise BadRequest(
                     f"{name} must have an entry for each of the {len(bodies)} messages, not {found}"
@@ -589,6 +588,12 @@ def encoded_text(
     if key:
         keys = (key, *checked_texts("keys", keys)) if keys else (key,)
     return property_text(tags, keys, properties)
+
+
+def _is_column(columns: object) -> bool:
+    """Whether these are several values, also numpy's."""
+    several = hasattr(columns, "__len__") and hasattr(columns, "__getitem__")
+    return several and not isinstance(columns, str | bytes)
 
 
 def check_place(topic: str, queue_id: int | None, group: str | None = None) -> None:

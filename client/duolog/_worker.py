@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 
 from duolog._background import Background
 from duolog._backoff import BackOff
-from duolog._checks import checked_number, checked_whole
+from duolog._checks import checked_flag, checked_number, checked_whole
 from duolog._errors import BadRequest, ResultUnknown, Retryable, Unavailable
 from duolog._groupreader import GroupReader
 from duolog._handlerthreads import HandlerThreads
@@ -100,8 +100,7 @@ class Work:
             raise BadRequest(f"handler must be a function, not {type(self.handler).__name__}")
         if inspect.isgeneratorfunction(self.handler) or inspect.isasyncgenfunction(self.handler):
             raise BadRequest("handler is a generator, which does nothing when it is called")
-        if not isinstance(self.by_key, bool):
-            raise BadRequest(f"by_key must be a bool, not {type(self.by_key).__name__}")
+        checked_flag("by_key", self.by_key)
         checked_whole("concurrency", self.concurrency, 1, HELD_MAX)
         checked_number("grace", self.grace, 0, GRACE_SECONDS_MAX)
 

@@ -89,6 +89,7 @@ def test_a_message_that_cannot_be_sent_is_refused_by_name(
         ({"bodies": None}, "bodies must be a sequence"),
         ({"keys": [["k"]]}, "keys must have an entry for each of the 2 messages"),
         ({"keys": "ab"}, "keys must have an entry"),
+        ({"keys": {"a", "b"}}, "keys must have an entry for each of the 2 messages, not set"),
         ({"keys": [[1], [2]]}, "one of keys must be a str"),
         ({"tags_list": ["a"]}, "tags_list must have an entry"),
         ({"tags_list": ["a", 1]}, "tags must be a str"),
@@ -195,6 +196,13 @@ def test_settings_that_are_not_given_may_be_empty_or_none() -> None:
     assert client.consumer("g", "T", commit_interval=INF)._consumption.commit_interval == INF
     client.producer(buffer_bytes=cast(int, 1e6), linger=INF)
     assert login_of(none, none) is None
+
+
+def test_columns_of_numpy_and_settings_left_empty_are_taken(client: duolog.sync.Client) -> None:
+    names = cast(list[str], np.array(["a", "b"]))
+    with client.producer() as producer, pytest.raises(duolog.Unavailable):
+        producer.send_batch("T", [b"1", b"2"], keys=names, tags_list=names)
+    client.consumer("g", "T", rebalance="", rooms=[""])
 
 
 def test_a_str_is_one_tag_and_one_key(client: duolog.sync.Client) -> None:
