@@ -1,9 +1,9 @@
 """Signals that ask a program to end, for as long as its workers run: they stop all workers.
 
 Only what nobody else handles: a program, or its server, that has a handler of its own keeps it, and
-what a process was started to ignore stays ignored. A third signal acts as if no worker ran: a
-handler that blocks the event loop lets no worker stop. So does any in a forked process, whose
-workers are the parent's.
+what a process was started to ignore stays ignored. A third signal acts as if no worker ran: no
+worker can stop while a handler blocks the event loop. So does every signal in a forked process,
+whose parent has the workers.
 """
 
 import asyncio
