@@ -23,6 +23,7 @@ import signal
 import socket
 import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ NODE_MODULES = (
     "duolog_server.ops.cli.node",
     "duolog_server.node.runtime.logs",
     "duolog_server.serve.server",
-    "duolog_server.compat.grpc.apis",
+    # Nodes without the extra `rocketmq` do not serve RocketMQ's API.
+    *(["duolog_server.compat.grpc.apis"] if find_spec("rocketmq") else []),
 )
 FILES = 4  # of a request: its three standard files, and the pipe for its id and its status
 

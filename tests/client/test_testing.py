@@ -365,6 +365,18 @@ def test_nodes_end_with_the_process_that_forks_them_and_the_next_one_gets_anothe
         assert listens(node.endpoint)
 
 
+def test_nodes_start_where_the_extra_rocketmq_is_not_installed(tmp_path: Path) -> None:
+    hides = 'import sys; sys.modules["rocketmq"] = None'
+    (tmp_path / "sitecustomize.py").write_text(hides)
+    forks = _forks.Forks(PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    try:
+        log = forks.directory() / "node.log"
+        assert forks.start(["node", "start", "--help"], log).wait(RUN_SECONDS) == 0
+        assert "--listen" in log.read_text()
+    finally:
+        forks.close()
+
+
 def test_a_server_that_cannot_be_loaded_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_forks, "NURSERY", "duolog_server.no_such_module")
     forks = _forks.Forks()
