@@ -54,7 +54,7 @@ def test_of_a_worker(duolog_node):
     while len(list(Path().glob("gw*"))) < 2:  # both nodes run at the same time
         time.sleep(0.02)
 """
-# A child that it forks has its files, and outlives it.
+# A child that it forks has its files, leaves its `with`, and outlives it.
 OUTLIVED = """
 import os, time
 from duolog.testing import ChildError, Node
@@ -66,9 +66,10 @@ with Node() as node:
         try:
             Node().start()
         except ChildError as error:
+            node.close()
             os.write(writes, type(error).__name__.encode())
         time.sleep(600)
-    print(node.pid, child, os.read(reads, 100).decode(), flush=True)
+    print(node.pid, child, os.read(reads, 100).decode(), node.running, flush=True)
     time.sleep(600)
 """
 PLAIN = ("-q", "-p", "no:cacheprovider", "--junitxml", "results.xml")
@@ -266,7 +267,7 @@ def test_a_node_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         (directory,) = directories(tmp_path)
         parent.kill()
     try:
-        assert refused == [b"ChildError"]
+        assert refused == [b"ChildError", b"True"], "a child starts no node, and ends none"
         wait_until(lambda: not Path(f"/proc/{int(node)}").exists(), "the node ends")
         wait_until(lambda: not directory.exists(), "its directory is removed")
     finally:
@@ -342,6 +343,8 @@ def test_a_cluster_that_cannot_do_what_it_is_asked_says_so(nothing_left: None) -
         Cluster(1)
     with pytest.raises(duolog.BadRequest, match="settings is 'x'"):
         Node("x")  # type: ignore[arg-type]
+    with pytest.raises(duolog.BadRequest, match=r"name is '\.\./x'"):
+        Node(name="../x")
     cluster = Cluster(2, {"node.durability": "x"})
     with pytest.raises(ChildError, match="exited during startup"), cluster:
         pass

@@ -110,7 +110,12 @@ class Cluster(Lifetime):
             self.settle()
 
     def close(self) -> None:
-        """End all nodes and remove their data. May be called again."""
+        """End all nodes and remove their data. May be called again.
+
+        In a child that was forked from this process, it does nothing.
+        """
+        if NODES.inherited:
+            return
         with self._lock:
             for process in self._processes:
                 process.end()

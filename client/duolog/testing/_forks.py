@@ -110,7 +110,7 @@ class Forks:
     def __init__(self, *modules: str, **more: str) -> None:
         """modules: what it loads; those of nodes where not given. more: of its environment."""
         self.modules = modules
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()
         self._asks: socket.socket | None = None
         self._nursery: Nursery | None = None
         self._owner = 0
@@ -160,29 +160,37 @@ class Forks:
             socket.send_fds(asks, [json.dumps(request).encode()], [*files, writes])
         except OSError as error:
             os.close(reports)
-            raise ChildError(f"no node can be forked: {error}") from None
+            log = tail_of(self._root / LOG)
+            raise ChildError(f"no node can be forked: {error}\n{log}") from None
         finally:
             os.close(writes)
         return Forked(reports, self._root / LOG)
 
+    @property
+    def inherited(self) -> bool:
+        """Whether this process was forked from the one that owns what is forked here."""
+        return self._owner not in (0, os.getpid())
+
     def close(self) -> None:
         """End the process, and what it has forked. Another fork starts it again."""
+        if self.inherited:
+            return
         with self._starting:
-            if self._asks is not None and self._nursery is not None and self._owner == os.getpid():
+            if self._asks is not None and self._nursery is not None:
                 self._asks.close()
                 self._nursery.wait(START_SECONDS)
                 shutil.rmtree(self._root, ignore_errors=True)  # where it was killed
                 self._asks = self._nursery = None
 
     def _started(self) -> socket.socket:
-        if self._owner not in (0, os.getpid()):
+        if self.inherited:
             raise ChildError(
                 "no node can be started here: this process was forked from one that has started "
                 "nodes; start them there, or start this process with multiprocessing's `spawn`"
             )
-        if self._nursery is not None and self._nursery.poll() is not None:
-            self.close()
         with self._starting:
+            if self._nursery is not None and self._nursery.poll() is not None:
+                self.close()
             if self._asks is None:
                 asks, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 with asked:

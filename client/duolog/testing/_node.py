@@ -13,7 +13,7 @@ from typing import cast
 
 import duolog
 import duolog.sync
-from duolog._checks import checked_number
+from duolog._checks import checked_number, checked_text
 from duolog.testing._forks import NODES, environment
 from duolog.testing._lifetime import Lifetime
 from duolog.testing._ports import free_endpoint
@@ -179,6 +179,8 @@ class Node(ForkedNode, Lifetime):
 
         Raises ServerMissing where no server is installed.
         """
+        if "/" in checked_text("name", name):
+            raise duolog.BadRequest(f"name is {name!r}; it must have no /")
         server_python()
         super().__init__(name, *settings_flags(settings or {}))
         self.ready_seconds = checked_number("ready_seconds", ready_seconds, 0)
@@ -210,7 +212,12 @@ class Node(ForkedNode, Lifetime):
             client.admin.node_status()  # its event loop looks at its timers
 
     def close(self) -> None:
-        """End the node and remove its data; a later start begins with an empty store."""
+        """End the node and remove its data; a later start begins with an empty store.
+
+        In a child that was forked from this process, it does nothing.
+        """
+        if NODES.inherited:
+            return
         with self._lock:
             self.end()
             if self._directory is not None:
