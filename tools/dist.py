@@ -72,6 +72,10 @@ def platform_wheel(python: str, sdist: Path, out: Path) -> None:
         fits = subprocess.run([maker, "-c", FRESH], cwd=tree, capture_output=True, check=False)
         if fits.returncode:
             run(maker, "tools/kernel_library.py", cwd=tree)
+        (library,) = (tree / KERNELS).glob("_compiled.*")
+        # Without the symbols and the library path of the machine that built it.
+        run("strip", "--strip-unneeded", library)
+        run("patchelf", "--remove-rpath", library)
         built = scratch / "built"
         run(maker, "-m", "build", "--wheel", "--no-isolation", "--outdir", built, cwd=tree)
         (wheel,) = built.glob("*.whl")
