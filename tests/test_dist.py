@@ -49,6 +49,7 @@ def test_versions_are_tied_to_each_other() -> None:
     assert f"\n## {__version__} (" in (ROOT / "CHANGELOG.md").read_text()
     manifests = ROOT / "cluster" / "kubernetes" / "nodes" / "kustomization.yaml"
     assert f"newTag: {__version__}\n" in manifests.read_text()
+    assert f"newTag: {__version__}}}" in (ROOT / "docs" / "deploying.md").read_text()
 
 
 def found(minor: str) -> str:
