@@ -233,6 +233,8 @@ async def test_a_node_keeps_its_data_until_it_is_closed(nothing_left: None) -> N
         node.stop()
         with pytest.raises(ChildError, match="node node is not running"):
             node.kill()
+        with pytest.raises(ChildError, match="node node is not running"):
+            node.skip(1)
         node.start()
         with pytest.raises(ChildError, match="node node is running already"):
             node.start()
@@ -343,6 +345,8 @@ def test_a_cluster_that_cannot_do_what_it_is_asked_says_so(nothing_left: None) -
         Cluster(1)
     with pytest.raises(duolog.BadRequest, match="settings is 'x'"):
         Node("x")  # type: ignore[arg-type]
+    with pytest.raises(duolog.BadRequest, match="settings is 'x'"):
+        Cluster(2, "x")  # type: ignore[arg-type]
     with pytest.raises(duolog.BadRequest, match=r"name is '\.\./x'"):
         Node(name="../x")
     cluster = Cluster(2, {"node.durability": "x"})
@@ -351,6 +355,9 @@ def test_a_cluster_that_cannot_do_what_it_is_asked_says_so(nothing_left: None) -
     with pytest.raises(ChildError, match="no node of the cluster is running"):
         cluster.master()
     with Cluster(2) as cluster:
+        with pytest.raises(ChildError, match="node n1 is running already"):
+            cluster.start()
+        cluster.master()
         cluster._registry.kill()
         with pytest.raises(ChildError, match=r"no node leads within 60 s: the registry has ended"):
             cluster.master()

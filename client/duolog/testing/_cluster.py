@@ -82,7 +82,8 @@ class Cluster(Lifetime):
         self._directory: Path | None = None
         server_python()
         self._registry = Registry()
-        flags = settings_flags({"registry.lease_seconds": lease_seconds, **(settings or {})})
+        flags = settings_flags({"registry.lease_seconds": lease_seconds})
+        flags += settings_flags(settings or {})
         elects = ("--role", "AUTO", "--registry", self._registry.endpoint, "--ha-listen")
         self.nodes = tuple(
             ForkedNode(f"n{number + 1}", *elects, free_endpoint(), *flags)
@@ -104,7 +105,8 @@ class Cluster(Lifetime):
                 self._directory = NODES.directory()
                 for process in self._processes:
                     process.place(self._directory)
-            self._registry.start()
+            if not self._registry.running:
+                self._registry.start()
             with ThreadPoolExecutor(len(self.nodes)) as pool:  # nodes wait for their registry
                 list(pool.map(ForkedNode.start, self.nodes))
             self.settle()

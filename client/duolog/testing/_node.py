@@ -203,7 +203,7 @@ class Node(ForkedNode, Lifetime):
         The clocks of clients stay: a delay that a client gives later counts from its own time.
         """
         checked_number("seconds", seconds, 0, SKIP_SECONDS_MAX)
-        if self._clock is None:
+        if self._clock is None or not self.running:
             raise ChildError(f"{self.kind} {self.name} is not running")
         ahead = int.from_bytes(self._clock.read_bytes(), sys.byteorder) + int(seconds * 1e9)
         with self._clock.open("r+b") as file:

@@ -3,7 +3,7 @@
 Rules: every wait has a deadline; a process is ended by its own id, SIGKILL after SIGTERM in vain.
 """
 
-import os
+import contextlib
 import signal
 import socket
 import subprocess
@@ -88,9 +88,9 @@ class ChildProcess:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal. Raises ChildError where the process has ended."""
-        if not self.running:
+        if self.process is None or self.process.poll() is not None:
             raise ChildError(f"{self.kind} {self.name} is not running")
-        os.kill(self.pid, number)
+        self.process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL: no flush, no goodbye. Raises ChildError where the process has ended."""
@@ -100,7 +100,7 @@ class ChildProcess:
 
     def end(self) -> None:
         """SIGKILL where it runs, for what it would save is not needed any more."""
-        if self.running:
+        with contextlib.suppress(ChildError):
             self.kill()
 
     def stop(self) -> int:
