@@ -67,9 +67,8 @@ def kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
         _report_compiling()
         try:
             compiled = numba.njit(signature, cache=True, nogil=True)(function)
-        except (
-            RuntimeError
-        ):  # no directory for a cache can be written, as in a home that is not there
+        except RuntimeError:
+            # No directory for a cache can be written, as in a home that is not there.
             global _cached
             _cached = False
             compiled = numba.njit(signature, nogil=True)(function)
