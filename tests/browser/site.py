@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import duolog.sync
+from duolog.testing._node import SmallNode
 from duolog.testing._ports import free_endpoint
 
 from duolog_server.demo.registryserver import RegistryServer
@@ -115,7 +116,7 @@ class Cluster:
     def _begin(self, name: str) -> None:
         """Start a node, and wait until it listens."""
         node = self.nodes[name]
-        super(NodeProcess, node).start()  # which does not wait: alone, not each of them answers
+        super(SmallNode, node).start()  # which does not wait: alone, not each of them answers
         node.wait_port()
 
     def _log_in(self) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import duolog.sync
 import pytest
+from duolog.testing._node import SmallNode
 from duolog.testing._ports import free_endpoint
 from duolog.testing._process import ChildProcess
 
@@ -56,7 +57,7 @@ def nodes(tmp_path: Path) -> Iterator[dict[str, NodeProcess]]:
     registry.start()
     try:
         for node in made.values():
-            super(NodeProcess, node).start()
+            super(SmallNode, node).start()
         with duolog.sync.Client([node.endpoint for node in made.values()], timeout=30) as client:
             create_topic(client, "orders", 1)  # once one of them leads
         yield made

@@ -79,7 +79,7 @@ def test_guarantees_of_services_hold_and_a_run_is_repeatable() -> None:
 
 
 def test_guarantees_hold_for_programs_of_the_sdk() -> None:
-    first, again = (run(6, with_sdk(6), elected=True) for _ in range(2))
+    first, again = (run(11, with_sdk(11), elected=True) for _ in range(2))
     assert (first.violation, again.violation) == ("", "")
     assert first.digest == again.digest
     for what in ("sdk_sent", "sdk_given_again", "sdk_takeovers", "sdk_published"):
