@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # from the first on, none raises KeyboardInterrupt
 HEARD_MAX = 2  # signals: the second one hurries workers
 _stops: dict[object, Callable[[], object]] = {}  # of the workers that run
 _before: dict[int, Any] = {}  # handlers that ours took the place of
@@ -72,11 +72,11 @@ def stop_signals(stop: Callable[[], object]) -> Iterator[None]:
     worker = object()
     if not _stops:
         _heard = 0
-    _stops[worker] = stop
-    for number in SIGNALS:
-        if _unhandled(number):
-            _before[number] = signal.signal(number, _stop_all)
     try:
+        _stops[worker] = stop
+        for number in SIGNALS:
+            if _unhandled(number):
+                _before[number] = signal.signal(number, _stop_all)
         yield
     finally:
         _stops.pop(worker, None)  # there is none in a child
