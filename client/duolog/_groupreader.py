@@ -16,6 +16,7 @@ from duolog._background import Background
 from duolog._errors import (
     BadRequest,
     DuologError,
+    ResultUnknown,
     Retryable,
     StaleMember,
     Unavailable,
@@ -37,6 +38,7 @@ CREDIT_BYTES = 8 << 20
 BATCH_BYTES = 512 << 10
 HEARTBEAT_SECONDS = 3.0
 PENDING_SECONDS = 0.3
+REPEATED = (Retryable, ResultUnknown)  # a heartbeat or commit that was carried out may come again
 
 
 class GroupReader:
@@ -166,7 +168,7 @@ class GroupReader:
             try:
                 pending = await self._heartbeat()
                 failing_since = None
-            except Retryable as error:
+            except REPEATED as error:
                 failing_since = failing_since or loop.time()
                 log.warning("heartbeat of group %s failed: %s", self.group, error)
                 if loop.time() - failing_since > max(self._timeout, self._session):
@@ -424,7 +426,7 @@ class GroupReader:
             await asyncio.sleep(self._commit_interval)
             try:
                 await self.commit()
-            except (Retryable, StaleMember) as error:
+            except (*REPEATED, StaleMember) as error:
                 log.warning("commit of group %s failed: %s", self.group, error)
 
     async def commit(self) -> None:
