@@ -297,9 +297,10 @@ class Worker:
             raise  # they end the event loop, or this task
         except BaseException as error:
             if self._cancelling or _is_cancelled():
-                if not isinstance(error, asyncio.CancelledError):
-                    what = _in_words(error)
-                    log.warning("%r: the cancelled handler raised %s", message, what)
+                cancelled = isinstance(error, asyncio.CancelledError)
+                more = "" if cancelled else f" and raised {_in_words(error)}"
+                words = "%r: the handler did not end in time%s: it is delivered again"
+                log.warning(words, message, more)
                 raise asyncio.CancelledError from error
             await self._send_back(held, message, error)
         self._hands.readers[message.group].finish(held)

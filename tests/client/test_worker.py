@@ -544,7 +544,9 @@ async def test_what_cannot_be_sent_back_ends_the_worker_and_is_not_committed(
     assert bench.reader._prefetch._cursors[QUEUES[0]].offset == 0
 
 
-async def test_handlers_that_take_longer_than_the_grace_are_cancelled() -> None:
+async def test_handlers_that_take_longer_than_the_grace_are_cancelled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     bench = Bench()
     await bench.start(concurrency=2, grace=0.05)
     bench.arrive(QUEUES[0], 4)
@@ -557,6 +559,7 @@ async def test_handlers_that_take_longer_than_the_grace_are_cancelled() -> None:
     assert bench.node.committed[QUEUES[0]] == 1
     assert not bench.running
     assert bench.node.back == [], "a cancelled handler is no failure"
+    assert "T/0@1, 1 bytes): the handler did not end in time: it is delivered again" in caplog.text
 
 
 async def test_a_second_cancellation_does_not_wait_for_handlers() -> None:
@@ -941,7 +944,9 @@ async def test_a_cancelled_handler_that_raises_something_else_ends_the_worker_as
     await bench.consumer.run(handle, grace=0)
     assert bench.node.committed[QUEUES[0]] == 1
     assert bench.node.back == []
-    assert "the cancelled handler raised Boom: the connection is closed" in caplog.text
+    (line,) = caplog.messages
+    assert "did not end in time and raised Boom: the connection is closed (" in line
+    assert line.endswith("): it is delivered again")
 
 
 async def test_a_replica_group_may_come_during_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
