@@ -87,7 +87,7 @@ _cached = True
 def _report_compiling(missed: bool = False) -> None:
     """Say on stderr which kernel is compiled, from the first one on that the cache lacks."""
     global _compiling
-    if missed == _compiling:
+    if missed == _compiling or sys.stderr is None:
         return
     _compiling = True
     sources = Path(__file__).parent.glob("*.py")

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from duolog_server.store.kernels import library
+from duolog_server.store.kernels import jit, library
 
 
 class OfDigest:
@@ -75,6 +75,12 @@ if sys.argv[1:] == ["uncached"]:
     caching.CacheImpl._locator_classes = []
 import duolog_server.store.kernels.crc
 """
+
+
+def test_a_process_without_stderr_compiles_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "_compiling", False)
+    monkeypatch.setattr(sys, "stderr", None)
+    jit._report_compiling(missed=True)
 
 
 def test_compiling_is_reported_once(tmp_path: Path) -> None:
