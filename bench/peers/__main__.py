@@ -110,7 +110,14 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 def main(words: Sequence[str] | None = None) -> int:
     """One run."""
     options, peers, rows = _parse(sys.argv[1:] if words is None else words)
-    signal.signal(signal.SIGTERM, _terminate)
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return _run(options, peers, rows)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(options: argparse.Namespace, peers: list[Peer], rows: list[Row]) -> int:
     scale, began = QUICK if options.quick else FULL, time.monotonic()
     machine_facts = machine()
     others = OthersTime()

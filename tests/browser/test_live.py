@@ -66,7 +66,8 @@ def test_the_cluster_changes_in_place(site: Cluster, window: Window) -> None:
     now = "[...document.querySelectorAll('h1, h2, tbody th, .flow, td, svg')]"
     assert window.ask(f"{now}.every((node, k) => node === window.kept[k])")
     assert window.ask(f"{now}.length === window.kept.length")
-    assert window.ask("window.shifts") == []
+    # A number of one more digit may move the columns beside it a little.
+    assert sum(float(shift.split()[0]) for shift in window.ask("window.shifts")) < 0.01
 
 
 def test_a_topic_and_a_group_tell_what_is_sent(site: Cluster, open_window: Open) -> None:

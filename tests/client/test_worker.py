@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -615,6 +615,19 @@ async def test_what_ends_the_reading_ends_the_worker() -> None:
         await bench.task
     await bench.reader.commit()
     assert bench.node.committed[QUEUES[0]] == 1
+
+
+@pytest.fixture(autouse=True)
+def _nobody_handles_signals() -> Iterator[None]:
+    """Jobs in the background, as this one may be, are started to ignore SIGINT."""
+    plain: dict[signal.Signals, Any] = {
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGINT: signal.default_int_handler,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in plain.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -18,6 +18,8 @@ from tests.nodefixtures import StartNode
 from tests.process.support import NodeProcess
 from tests.until import WAIT_SECONDS, wait_until
 
+# Jobs in the background, as this one may be, are started to ignore it.
+HEEDING = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
 PAGE = Path(__file__).parents[3] / "docs" / "consuming.md"
 
 
@@ -31,7 +33,7 @@ def programs() -> list[str]:
 def running(program: str, output: Path) -> Iterator[subprocess.Popen[bytes]]:
     with output.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-u", "-c", program], stdout=file, stderr=subprocess.STDOUT
+            [sys.executable, "-u", "-c", HEEDING + program], stdout=file, stderr=subprocess.STDOUT
         )
         try:
             yield process
