@@ -957,7 +957,7 @@ async def test_a_cancelled_handler_that_raises_something_else_ends_the_worker_as
     await bench.consumer.run(handle, grace=0)
     assert bench.node.committed[QUEUES[0]] == 1
     assert bench.node.back == []
-    (line,) = caplog.messages
+    (line,) = [one.getMessage() for one in caplog.records if one.name == "duolog.worker"]
     assert "did not end in time and raised Boom: the connection is closed (" in line
     assert line.endswith("): it is delivered again")
 
