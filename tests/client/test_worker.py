@@ -15,7 +15,7 @@ import duolog
 import duolog.sync
 import pytest
 from duolog import _worker
-from duolog._columns import crc32
+from duolog._columns import crc32, pack
 from duolog._consumer import Consumer
 from duolog._handlerthreads import HandlerThreads
 from duolog._membership import Clustering, Consumption, OffsetFile, Queue, Share
@@ -26,6 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.client.test_groupreader import Calls, reader_at
+from tests.client.test_prefetch import batch_of
 from tests.until import until, wait_until
 
 QUEUES: list[Queue] = [("T", 0), ("T", 1)]
@@ -45,26 +46,9 @@ def batch_at(queue: Queue, base: int, count: int, size: int = 1) -> wire.Message
     """Messages with the keys that they always have."""
     keys = [key_at(queue[1], base + n) for n in range(count)]
     texts = [f"KEYS\x01{key}\x02".encode() if key else b"" for key in keys]
-    ends = [sum(map(len, texts[:n])) for n in range(count + 1)]
-    reply = wire.MessageBatch(
-        topic=queue[0],
-        queue_id=queue[1],
-        count=count,
-        bodies=bytes(size * count),
-        body_offsets=b"".join((size * n).to_bytes(4, "little") for n in range(count + 1)),
-        properties=b"".join(texts),
-        property_offsets=b"".join(end.to_bytes(4, "little") for end in ends),
-        queue_offset_base=base,
-        next_offset=base + count,
-        physical_offsets=bytes(8 * count),
-        store_times=bytes(8 * count),
-        born_times=bytes(8 * count),
-        flags=bytes(4 * count),
-        sysflags=bytes(4 * count),
-        reconsume_times=bytes(4 * count),
-    )
-    if not count:
-        reply.body_offsets = reply.property_offsets = b""
+    reply = batch_of(queue, base, count, size).wire
+    if count:
+        reply.properties, reply.property_offsets = pack(texts)
     reply.crc32 = crc32(reply.bodies, reply.body_offsets, reply.properties, reply.property_offsets)
     return reply
 

@@ -20,7 +20,7 @@ from duolog.testing._ports import free_endpoint
 from duolog.testing._process import POLL_SECONDS, READY_SECONDS, ChildError, ChildProcess
 from duolog.testing._server import server_python
 
-# A node reserves the disk of its files when it makes them: 1.4 GiB with the sizes of production.
+# A node reserves the disk of its files as it needs them, of production's sizes by the gigabyte.
 INDEX_SLOTS, INDEX_ENTRIES = 50_000, 200_000
 SMALL_FILES = (
     "--set", "store.mapped_file_size_commit_log=4194304",
