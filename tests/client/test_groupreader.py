@@ -165,6 +165,32 @@ async def test_a_queue_that_comes_back_to_a_silent_member_is_read_where_the_grou
     assert reader._positions == {FIRST: START, SECOND: START}
 
 
+async def test_what_is_consumed_while_a_queue_comes_back_stays_consumed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a queue that is new to the group, whose beginning is asked for."""
+    third = ("T", 3)
+    calls = Calls()
+    reader = reader_at(place, calls)
+    await reader._heartbeat()
+    arrives(reader, SECOND)
+    assert reader.get() is not None
+
+    async def offsets(queues: Sequence[Queue], start: duolog.Start | None) -> dict[Queue, int]:
+        return {queue: -1 if queue == third else START for queue in queues}
+
+    async def call(make: Any, timeout: float) -> Any:
+        reader.consume_handed()
+        return await make(timeout)
+
+    monkeypatch.setattr(place, "offsets", offsets)
+    monkeypatch.setattr(calls, "call", call)
+    place.answers = [Share({FIRST}), Share({FIRST, SECOND, third})]
+    await reader._heartbeat()
+    await reader._heartbeat()
+    assert reader._positions == {FIRST: START, SECOND: START + 1, third: 103}
+
+
 async def test_a_group_begins_when_its_member_starts_though_it_reads_nothing_yet(
     place: Place,
 ) -> None:
