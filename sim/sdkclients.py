@@ -104,6 +104,8 @@ class Process:
         """Kill it; the kernel ends its connections."""
         self.alive = False
         self.loop.close()
+        for producer in self.client._producers:
+            producer.note_fork()  # nobody is warned of what a killed process has not sent
 
     async def pause(self, mean_ms: float) -> None:
         """Pause it for some time."""

@@ -130,7 +130,6 @@ QUICK = (
     "quota-anew",
     "delays-deaf",
     "committed-again",
-    "group-no-grace",
     "send-new-sequence",
     "sink-ids-by-chance",
     "pop-begins-anew",
@@ -175,6 +174,13 @@ QUICK = (
 def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
     catch = hunt(mutant, read_notes().get(mutant.name))
     assert catch.seed >= 0, f"not caught, {said()}: {catch.violation}"
+
+
+def test_programs_of_a_run_that_fails_leave_no_warnings() -> None:
+    mutant = next(m for m in MUTANTS if m.name == "group-no-grace")
+    catch = hunt(mutant, read_notes()[mutant.name])
+    assert catch.seed >= 0, catch.violation
+    gc.collect()  # a warning would be the error of the test in which it happens to come
 
 
 @pytest.mark.parametrize("mutant", CLOCKS[:1], ids=lambda mutant: mutant.name)
