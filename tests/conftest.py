@@ -1,5 +1,6 @@
 """Fixtures for all tests."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -51,6 +52,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tests.setdefault(unit, []).append(item)
         ranks[unit] = min(order.rank(markers), ranks.get(unit, len(order.LONG)))
     items[:] = order.dealt([(ranks[unit], tests[unit]) for unit in tests], workers)
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests are here to stay: each search for garbage would walk through them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
