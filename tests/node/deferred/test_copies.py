@@ -142,6 +142,7 @@ def test_notes_are_left_out_in_their_order_and_nothing_else() -> None:
         assert left == list(NOTES[len(NOTES) - len(left) :])
         assert {name: found[name] for name in own} == own
     assert left == list(NOTES)
+    assert fitting({**notes, **own}, len(text)).decode() == text
 
 
 @pytest.mark.parametrize(

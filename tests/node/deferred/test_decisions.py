@@ -251,6 +251,22 @@ async def test_a_half_message_that_cannot_be_read_yet_is_told_from_one_that_is_g
         service._record(origin)
 
 
+async def test_a_half_message_that_stays_unreadable_is_waited_for_within_a_bound(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, halves = await own_service(broker, 1)
+
+    async def known() -> halfmessages.HalfMessages:
+        return halves
+
+    monkeypatch.setattr(transactionservice, "READABLE_SECONDS", 0.0)
+    monkeypatch.setattr(service, "_known", known)
+    (later,) = prepare(broker)
+    with pytest.raises(duolog.Unavailable, match="cannot be read yet"):
+        async with asyncio.timeout(10):
+            await service._reaching([later])
+
+
 async def test_the_commit_of_a_damaged_half_message_stores_no_other_one_in_its_place(
     broker: Broker,
 ) -> None:
@@ -790,6 +806,22 @@ async def test_a_commit_whose_note_was_refused_is_noted_before_anything_else_is_
     await dispatched(broker)
     assert (service.pending(), service.validate()) == ([second], "")
     assert broker.store.queue_range("T", 0)[1] == 1
+
+
+async def test_a_message_that_is_given_up_without_a_note_is_never_called_committed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, halves = await own_service(broker, 1, check_max=0)
+    write = broker.log.write
+    refused = PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, "full")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            broker.log, "write", lambda put: refused if put.topic == OP_TOPIC else write(put)
+        )
+        with pytest.raises(duolog.Unavailable, match="full"):
+            service._give_up(halves, service.pending()[0], service._record(0))
+    with pytest.raises(duolog.NoSuchMessage, match=r"given up|rolled back"):
+        await service.end([0], True, "g")
 
 
 async def test_checks_and_progress_wait_until_the_node_may_store(
