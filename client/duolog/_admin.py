@@ -186,14 +186,31 @@ class Admin:
         )
 
     async def topics(
-        self, names: Sequence[str] = (), system: bool = False, *, sizes: bool = False
+        self,
+        names: Sequence[str] = (),
+        system: bool = False,
+        *,
+        sizes: bool = False,
+        problems_only: bool = False,
     ) -> list[TopicDescription]:
         """Topics with the ranges of their queues; all, or those named that exist.
 
-        A topic that several replica groups hold comes once for each of them. sizes: with
-        `QueueStats.log_bytes`.
+        A topic that several replica groups hold comes once for each of them.
+
+        Args:
+            names: of the topics; empty: all.
+            system: system topics, too.
+            sizes: with `QueueStats.log_bytes`.
+            problems_only: only topics that are closed to consumers or producers, and dead-letter
+                topics with messages. Older nodes answer with all topics.
         """
-        request = checked_request(wire.ListTopicsRequest, topics=names, system=system, sizes=sizes)
+        request = checked_request(
+            wire.ListTopicsRequest,
+            topics=names,
+            system=system,
+            sizes=sizes,
+            problems_only=problems_only,
+        )
         answers = await self._ask_all(lambda admin, left: admin.ListTopics(request, timeout=left))
         return [fromwire.topic_of(topic) for answer in answers for topic in answer.topics]
 
@@ -267,12 +284,16 @@ class Admin:
         answers = await self._ask_all(lambda admin, left: admin.PutGroup(request, timeout=left))
         return merged(map(fromwire.group_of, answers))[0]
 
-    async def groups(self) -> list[GroupDescription]:
+    async def groups(self, *, problems_only: bool = False) -> list[GroupDescription]:
         """All groups with their lag.
 
         Raises NotMaster, soon, where only a slave answers whose master's role is fixed.
+
+        Args:
+            problems_only: only groups that lag, whose messages were deleted before they were
+                consumed, that have dead letters, or consumers. Older nodes answer with all groups.
         """
-        request = wire.ListGroupsRequest()
+        request = checked_request(wire.ListGroupsRequest, problems_only=problems_only)
         answers = await self._ask_all(
             lambda admin, left: admin.ListGroups(request, timeout=left),
             patient=False,

@@ -8,7 +8,7 @@ import structlog
 from duolog import __version__
 from duolog import _errors as sdk
 from duolog._machine import place_of
-from duolog._message import RETRY_PREFIX
+from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from duolog._start import start_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
@@ -52,8 +52,11 @@ from duolog_server.node.pop.retrytopics import RETRY_TIMES
 from duolog_server.node.service.groups import GroupSettings, Reset
 from duolog_server.node.service.topics import Changes, TopicSettings
 from duolog_server.store.clocks import MonoMs
+from duolog_server.store.grouptopics import dead_letter_topic
 from duolog_server.store.lightqueues import is_light
 from duolog_server.store.metadata import (
+    PERM_READ,
+    PERM_WRITE,
     SYSTEM_TOPIC,
     Json,
     TopicConfig,
@@ -67,6 +70,7 @@ log = structlog.get_logger("duolog.node")
 
 QUOTAS_MAX = 10_000
 QUEUES_AT_ONCE = 500  # looked at before the event loop runs other work
+OPEN = PERM_READ | PERM_WRITE
 SYSTEM_TOPICS = {name: TopicConfig(name, 1, 4) for name in (EPOCH_TOPIC, SYSTEM_TOPIC)}
 
 
@@ -164,12 +168,24 @@ class AdminService(stubs.AdminServicer):
         async for name in slices.each(names):
             config = metadata.topics.get(name) or own.get(name)
             if config is not None:
+                if request.problems_only and not self._may_be_a_problem(config):
+                    continue
                 topic = reply.topics.add()
                 await self._fill(topic, config, slices)
                 if request.sizes:
                     await self._measure(topic, allowance)
             elif request.topics:
                 self._broker.admission.check_knows()
+
+    def _may_be_a_problem(self, config: TopicConfig) -> bool:
+        """Whether a topic is closed to consumers or producers, or has dead letters."""
+        if config.name.startswith(DEAD_LETTER_PREFIX):
+            return self._has_messages(config)
+        return config.perm & OPEN != OPEN
+
+    def _has_messages(self, config: TopicConfig) -> bool:
+        ranges = (self._store.queue_range(config.name, one) for one in range(config.queues))
+        return any(low < high for low, high in ranges)
 
     async def _measure(self, topic: wire.TopicReply, allowance: Allowance) -> None:
         async for queue in allowance.slices.each(topic.stats):
@@ -240,7 +256,18 @@ class AdminService(stubs.AdminServicer):
             if self._groups.exists(name):  # it may have been deleted meanwhile
                 group = reply.groups.add()
                 await self._fill_group(group, name, read, consumers[name], slices)
+                if request.problems_only and not self._group_may_have_problems(group):
+                    del reply.groups[-1]
         return reply
+
+    def _group_may_have_problems(self, group: wire.GroupDescription) -> bool:
+        """Whether a group lags, lost messages, has dead letters, or consumers that may disagree."""
+        dead = self._broker.metadata.topics.get(dead_letter_topic(group.group))
+        return (
+            bool(group.members or group.clients or group.subscriptions)
+            or any(row.lag_messages or 0 <= row.committed < row.min_offset for row in group.queues)
+            or (dead is not None and self._has_messages(dead))
+        )
 
     @unary
     async def DescribeGroup(

@@ -19,14 +19,16 @@ AGAIN_SECONDS = 2.0  # until the second look, where the first one found somethin
 
 
 async def examine(client: Client, named: Iterable[str], timeout: float) -> list[Finding]:
-    """Findings that persist in a second survey. named: see `look`. timeout: seconds of one look.
+    """Findings; where any is about nodes, those that persist in a second survey.
 
-    Raises duolog's errors where no node answers.
+    What is wrong with groups alone is of no moment: one survey does. named: see `look`. timeout:
+    seconds of one look. Raises duolog's errors where no node answers.
     """
     try:
         async with asyncio.timeout(timeout):
-            first = diagnose(await look(client, named))
-        if all(finding.severity == NOTE for finding in first):
+            seen = await look(client, named)
+        first, of_nodes = diagnose(seen), diagnose(replace(seen, groups=(), topics=()))
+        if all(finding.severity == NOTE for finding in of_nodes):
             return first
         await asyncio.sleep(AGAIN_SECONDS)
         async with asyncio.timeout(timeout):
@@ -114,7 +116,7 @@ async def _consumption(
     try:
         async with asyncio.timeout(NODE_SECONDS):
             groups, topics = await asyncio.gather(
-                client.admin.groups(), client.admin.topics(system=True)
+                client.admin.groups(problems_only=True), client.admin.topics(problems_only=True)
             )
     except DuologError as error:
         return (), (), f"{type(error).__name__}: {error}"

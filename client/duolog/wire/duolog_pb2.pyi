@@ -886,7 +886,7 @@ class DeleteTopicReply(_message.Message):
     def __init__(self) -> None: ...
 
 class ListTopicsRequest(_message.Message):
-    __slots__ = ("topics", "system", "create", "contains", "after", "limit", "sizes")
+    __slots__ = ("topics", "system", "create", "contains", "after", "limit", "sizes", "problems_only")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
@@ -894,6 +894,7 @@ class ListTopicsRequest(_message.Message):
     AFTER_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_ONLY_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     system: bool
     create: bool
@@ -901,7 +902,8 @@ class ListTopicsRequest(_message.Message):
     after: str
     limit: int
     sizes: bool
-    def __init__(self, topics: _Optional[_Iterable[str]] = ..., system: _Optional[bool] = ..., create: _Optional[bool] = ..., contains: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ..., sizes: _Optional[bool] = ...) -> None: ...
+    problems_only: bool
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., system: _Optional[bool] = ..., create: _Optional[bool] = ..., contains: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ..., sizes: _Optional[bool] = ..., problems_only: _Optional[bool] = ...) -> None: ...
 
 class ListTopicsReply(_message.Message):
     __slots__ = ("topics", "confirm_offset", "confirm_nonce", "total", "next")
@@ -918,14 +920,16 @@ class ListTopicsReply(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicReply, _Mapping]]] = ..., confirm_offset: _Optional[int] = ..., confirm_nonce: _Optional[int] = ..., total: _Optional[int] = ..., next: _Optional[str] = ...) -> None: ...
 
 class ListGroupsRequest(_message.Message):
-    __slots__ = ("contains", "after", "limit")
+    __slots__ = ("contains", "after", "limit", "problems_only")
     CONTAINS_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_ONLY_FIELD_NUMBER: _ClassVar[int]
     contains: str
     after: str
     limit: int
-    def __init__(self, contains: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    problems_only: bool
+    def __init__(self, contains: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ..., problems_only: _Optional[bool] = ...) -> None: ...
 
 class ListGroupsReply(_message.Message):
     __slots__ = ("groups", "total", "next")

@@ -32,9 +32,13 @@ def diagnose_groups(
     topics: Sequence[TopicDescription],
     patience: Patience = Patience(),
 ) -> list[Finding]:
-    """What is wrong with consumer groups; topics: theirs, dead-letter topics among them."""
+    """What is wrong with consumer groups, those with the oldest messages first.
+
+    topics: theirs, dead-letter topics among them.
+    """
     names = [group.group for group in groups]
-    found = [finding for group in groups for finding in _of_group(group, patience)]
+    ordered = sorted(groups, key=_oldest_ms, reverse=True)
+    found = [finding for group in ordered for finding in _of_group(group, patience)]
     return [*found, *_perms(topics), *_dead_letters(topics, names)]
 
 
@@ -42,6 +46,10 @@ def topics_of(group: GroupDescription) -> list[str]:
     """The topics that a group reads or has read, and that of its dead letters."""
     read = {queue.topic for queue in group.queues} | {row.topic for row in group.subscriptions}
     return sorted({*read, *group.client_topics, dead_letter_topic(group.group)})
+
+
+def _oldest_ms(group: GroupDescription) -> int:
+    return max((queue.lag_ms for queue in group.queues), default=0)
 
 
 def _of_group(group: GroupDescription, patience: Patience) -> Iterator[Finding]:

@@ -18,10 +18,14 @@ from duolog_server.node.api.admin import AdminService
 from duolog_server.node.api.pages import PageOfNames, page_of
 from duolog_server.node.core.slices import Slices
 from duolog_server.serve.server import Node
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.messagestore import PutBatch
 from duolog_server.store.metadata import TopicConfig, new_group
 from tests.keyfiles import access_files
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
+from tests.until import until
 
 PASSWORD = "a password of the test"
 MANY = 700
@@ -241,3 +245,48 @@ async def test_the_synchronous_client_has_pages(filled: Node) -> None:
     topics, groups = await asyncio.to_thread(ask)
     assert ([row.topic for row in topics.rows], topics.next) == (["A-002"], "A-002")
     assert ([row.group for row in groups.rows], groups.total) == (["readers-001"], MANY)
+
+
+async def test_lists_of_problems_leave_out_what_is_well_and_read_no_times_of_it(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    broker = broker_of(node)
+    topics = {"T": 6, "closed": 4, "silent": 2, "%DLQ%buried": 6, "%DLQ%well": 6}
+    for name, perm in topics.items():
+        broker.metadata.topics[name] = TopicConfig(name, 2, perm)
+    for name in ("T", "%DLQ%buried"):
+        await broker.core.log.put_and_wait(PutBatch(name, 1, Columns.of([b"x"] * 5), WallMs(1)))
+    await until(lambda: broker.store.queue_range("%DLQ%buried", 1)[1] == 5)
+    offsets = {"well": 5, "behind": 4, "buried": 5, "late": 0}
+    tables = broker.metadata.tables
+    for name, offset in offsets.items():
+        tables.groups[name] = new_group(name)
+        tables.offsets["T", name] = {1: offset}
+    timed = list[str]()
+    store_time = AdminService._store_time
+
+    def noting(self: AdminService, topic: str, queue_id: int, queue_offset: int) -> int:
+        timed.append(topic)
+        return store_time(self, topic, queue_id, queue_offset)
+
+    monkeypatch.setattr(AdminService, "_store_time", noting)
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        found = await client.admin.topics(problems_only=True)
+        assert [topic.topic for topic in found] == ["%DLQ%buried", "closed", "silent"]
+        assert set(timed) == {"%DLQ%buried", "closed", "silent"}
+        groups = await client.admin.groups(problems_only=True)
+        assert [group.group for group in groups] == ["behind", "buried", "late"]
+        assert len(await client.admin.groups()) == len(offsets)
+        tables.offsets["T", "late"] = {1: 5}
+        queue = broker.store.queues.get("T", 1)
+        assert queue is not None
+        queue.min_logic_bytes = queue.files.max_offset
+        tables.offsets["T", "behind"] = {1: 5}
+        tables.offsets["T", "lost"] = {1: 2}
+        tables.groups["lost"] = new_group("lost")
+        groups = await client.admin.groups(problems_only=True)
+        assert [group.group for group in groups] == ["buried", "lost"]
+        async with client.consumer("well", "T"):
+            groups = await client.admin.groups(problems_only=True)
+            assert [group.group for group in groups] == ["buried", "lost", "well"]

@@ -234,6 +234,23 @@ async def test_what_passes_in_a_moment_is_not_told(
     assert looks == 2
 
 
+async def test_what_is_wrong_with_groups_alone_needs_no_second_look(
+    node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.admin.create_topic("unreadable", 1, perm=2)
+    looks, plain = 0, survey.look
+
+    async def counting(client: duolog.Client, named: Iterable[str]) -> Seen:
+        nonlocal looks
+        looks += 1
+        return await plain(client, named)
+
+    monkeypatch.setattr(survey, "look", counting)
+    found = await examine(client, [f"127.0.0.1:{node.port}"], 10.0)
+    assert [one.cause for one in found] == ["topic-unreadable", "single-node"]
+    assert looks == 1
+
+
 async def test_where_no_node_answers_there_is_an_error() -> None:
     async with duolog.Client("127.0.0.1:1", timeout=0.5) as client:
         with pytest.raises(duolog.Unavailable):

@@ -477,3 +477,14 @@ def test_fixed_masters_and_drained_nodes_are_told_as_such() -> None:
     assert "does not answer at b:1" in alone.what
     (alone,) = diagnose(replace(HEALTHY, silent=("d:1",)))
     assert (alone.cause, alone.where) == ("node-down", "node at d:1")
+
+
+def test_groups_with_the_oldest_messages_come_first() -> None:
+    """The console shows the first hundred findings."""
+    ages = {"a": OLD_MS + 5, "b": OLD_MS + 9, "c": OLD_MS + 7}
+    groups = tuple(
+        GroupDescription(name, 0, (queue(0, lag_ms=age, lag_messages=1),))
+        for name, age in ages.items()
+    )
+    found = diagnose(replace(HEALTHY, groups=groups))
+    assert [one.where for one in found] == [f"consumer group {name}" for name in "bca"]
