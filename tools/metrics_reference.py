@@ -60,8 +60,12 @@ scrape_configs:
 ```
 
 - **Cost.** Counters are plain numbers, kept per batch and per call. State is read when it is asked
-  for, in steps of a millisecond, and written by a thread. One scrape runs at a time, for at most
-  10 s: after that, the answer is status 503. It ends earlier if its client leaves.
+  for, in steps of a millisecond, and written by a thread. One reading runs at a time, for all who
+  wait for it; the next one begins after a rest of four times what it took, at most 10 s.
+- **Age.** A request whose figures are not there after half of its time (of Prometheus'
+  `scrape_timeout`, at most 10 s) gets those of the last reading that was finished.
+  `duolog_metrics_age_seconds` says how old they are. Only before the first one is finished, the
+  answer may be status 503.
 - **Connections.** At most 16. One whose request has not come gives way to a new one.
 - **A scrape changes nothing.** It creates no topic and no group, and wakes no call that waits.
 - **Counters** (`_total`) begin at 0 with each process, as Prometheus expects.

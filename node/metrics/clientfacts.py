@@ -57,10 +57,10 @@ class ClientFacts:
             consumers[group, "PYTHON", "", "push", "duolog"] += members
             yield
         for labels, count in producers.items():
-            samples.bundle(count).add("rocketmq_producer_connections", count, *labels)
+            samples.one(count, "rocketmq_producer_connections", count, *labels)
         for labels, count in consumers.items():
             system = truth(is_system_group(labels[0]))
-            samples.bundle(count).add("rocketmq_consumer_connections", count, *labels, system)
+            samples.one(count, "rocketmq_consumer_connections", count, *labels, system)
         yield
 
 

@@ -27,6 +27,7 @@ T = TypeVar("T")
 CONNECTIONS_MAX = 16
 REQUEST_BYTES_MAX = 8192
 DEADLINE_SECONDS = 10.0
+SCRAPER_TIMEOUT = "X-Prometheus-Scrape-Timeout-Seconds"
 PATH = "/metrics"
 CHALLENGE = 'WWW-Authenticate: Basic realm="duolog", charset="UTF-8"\r\n'
 _REASONS = {
@@ -150,8 +151,9 @@ class Endpoint:
             return 405, [b"only GET is allowed\n"]
         try:
             if self._admit is not None:
-                await self._admit(_authorization(head), source)
-            return 200, await self._scrape(deadline)
+                await self._admit(_header(head, "Authorization"), source)
+            now = asyncio.get_running_loop().time()
+            return 200, await self._scrape(min(deadline, now + _patience(head)))
         except sdk.DuologError as error:
             return _STATUS_OF.get(type(error), 503), [f"{error}\n".encode()]
         except TimeoutError:
@@ -195,13 +197,22 @@ async def _end_of(reader: asyncio.StreamReader) -> None:
             pass
 
 
-def _authorization(head: bytes) -> str:
+def _header(head: bytes, wanted: str) -> str:
     """The header of that name; empty without one."""
     for line in head.decode("latin-1").split("\r\n")[1:]:
         name, _, value = line.partition(":")
-        if name.strip().lower() == "authorization":
+        if name.strip().lower() == wanted.lower():
             return value.strip()
     return ""
+
+
+def _patience(head: bytes) -> float:
+    """How many seconds the scraper waits, as Prometheus says."""
+    try:
+        seconds = float(_header(head, SCRAPER_TIMEOUT))
+    except ValueError:
+        return DEADLINE_SECONDS
+    return seconds if 0 < seconds < DEADLINE_SECONDS else DEADLINE_SECONDS
 
 
 _STATUS_OF: dict[type[sdk.DuologError], int] = {sdk.Unauthenticated: 401, sdk.NoPermission: 403}

@@ -1,28 +1,26 @@
-"""Writes samples in Prometheus' text format; the one module that knows its library.
+"""Writes samples in Prometheus' text format.
 
 It runs in a thread beside the event loop, which can do nothing while Python runs here: so it
 pauses after every few samples, and stops at its deadline.
 """
 
-import threading
 import time
 from collections.abc import Iterable, Iterator
+from math import inf, isnan
 
 from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 
-from duolog_server.node.metrics.samples import PAUSE_SECONDS, Sample
-from duolog_server.node.metrics.table import METRICS, Metric
+from duolog_server.node.metrics.samples import PAUSE_SECONDS, Labels, Sample, Value
+from duolog_server.node.metrics.table import BY_NAME, METRICS, Metric
 from duolog_server.node.runtime.histogram import COUNT, SUM, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-AT_ONCE = 100  # samples written between two pauses: about half a millisecond
-SORTED_AT_ONCE = 1000  # samples taken before it looks whether anybody waits for them
-HEADER_LINES = 2  # HELP and TYPE
+AT_ONCE = 200  # samples written between two pauses: about half a millisecond
 
 
 class Overdue(Exception):
-    """The deadline of a scrape has passed, its client is gone, or the node stops."""
+    """The deadline of a scrape has passed, or the node stops."""
 
 
 class _Families:
@@ -42,64 +40,75 @@ class Exposition:
     """
 
     def __init__(self, labels: dict[str, dict[str, str]]) -> None:
-        self._labels = labels
+        self._labels = {
+            scope: [_label(name, value) for name, value in values.items()]
+            for scope, values in labels.items()
+        }
         self._process = ProcessCollector(registry=None)
         self._stopped = False
 
-    def text(
-        self, samples: Iterable[Sample], deadline: float, abandoned: threading.Event | None = None
-    ) -> list[bytes]:
-        """The text, in pieces. deadline: of the monotonic clock. abandoned: set from any thread
-        once nobody wants it. Raises Overdue.
-        """
-        found: dict[str, list[Sample]] = {}
-        abandoned = abandoned or threading.Event()
-        for number, sample in enumerate(samples):
-            found.setdefault(sample[0], []).append(sample)
-            if number % SORTED_AT_ONCE == 0 and abandoned.is_set():
-                raise Overdue
+    def text(self, found: dict[str, list[Sample]], deadline: float) -> list[bytes]:
+        """The text, in pieces. Takes the samples. deadline: monotonic seconds. Raises Overdue."""
         pieces = []
         for metric in METRICS:
             for piece in self._pieces(metric, found.pop(metric.name, [])):
                 pieces.append(piece)
-                if self._stopped or abandoned.is_set() or time.monotonic() > deadline:
+                if self._stopped or time.monotonic() > deadline:
                     raise Overdue
                 time.sleep(PAUSE_SECONDS)
         pieces.append(generate_latest(_Families(self._process.collect())))
         return pieces
+
+    def one(self, name: str, value: Value) -> bytes:
+        """The family of a metric that has one series, without labels of its own."""
+        return b"".join(self._pieces(BY_NAME[name], [((), value)]))
 
     def stop(self) -> None:
         """End what is being written, from any thread."""
         self._stopped = True
 
     def _pieces(self, metric: Metric, samples: list[Sample]) -> Iterator[bytes]:
-        """The family of a metric; without samples, nothing."""
-        for begin in range(0, len(samples), AT_ONCE):
-            name = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
-            family = Family(name, metric.help, metric.kind)
-            for sample in samples[begin : begin + AT_ONCE]:
-                self._add(family, metric, sample)
-            text = generate_latest(_Families([family]))
-            yield text if begin == 0 else text.split(b"\n", HEADER_LINES)[HEADER_LINES]
+        """The family of a metric; without samples, nothing. Takes them, as they are freed so."""
+        head = f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.kind}\n"
+        while samples:
+            some = samples[-AT_ONCE:]
+            del samples[-AT_ONCE:]
+            lines = [line for sample in some for line in self._lines(metric, *sample)]
+            yield "".join((head, *lines)).encode()
+            head = ""
 
-    def _add(self, family: Family, metric: Metric, sample: Sample) -> None:
-        _, values, value = sample
-        part = values[-1] if len(values) > len(metric.labels) else ""  # of a histogram
-        labels = {**self._labels[metric.scope], **dict(zip(metric.labels, values, strict=not part))}
+    def _lines(self, metric: Metric, values: Labels, value: Value) -> Iterator[str]:
+        own = map(_label, metric.labels, values)
+        labels = ",".join((*self._labels[metric.scope], *own))
         if isinstance(value, Histogram):
             for word, number in value.parts():
-                self._add_part(family, metric, labels, word, number)
-        elif part:
-            self._add_part(family, metric, labels, part, value)
+                yield _line(*_part(metric.name, labels, word), number)
         else:
-            family.add_sample(metric.name, labels, value)
+            yield _line(metric.name, labels, value)
 
-    @staticmethod
-    def _add_part(
-        family: Family, metric: Metric, labels: dict[str, str], part: str, value: float
-    ) -> None:
-        """One series of a histogram."""
-        if part in (COUNT, SUM):
-            family.add_sample(f"{metric.name}{part}", labels, value)
-        else:
-            family.add_sample(f"{metric.name}_bucket", {**labels, "le": part}, value)
+
+def _part(name: str, labels: str, part: str) -> tuple[str, str]:
+    """The name and the labels of one series of a histogram."""
+    if part in (COUNT, SUM):
+        return f"{name}{part}", labels
+    bound = _label("le", part)
+    return f"{name}_bucket", f"{labels},{bound}" if labels else bound
+
+
+def _line(name: str, labels: str, value: float) -> str:
+    return f"{name}{{{labels}}} {_number(value)}\n" if labels else f"{name} {_number(value)}\n"
+
+
+def _label(name: str, value: str) -> str:
+    if "\\" in value or "\n" in value or '"' in value:
+        value = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return f'{name}="{value}"'
+
+
+def _number(value: float) -> str:
+    """A value as Go reads it."""
+    if isinstance(value, int):
+        return str(int(value))  # a boolean as well
+    if isnan(value) or value in (inf, -inf):
+        return "NaN" if isnan(value) else "+Inf" if value > 0 else "-Inf"
+    return repr(float(value))

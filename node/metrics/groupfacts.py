@@ -13,7 +13,7 @@ from duolog._message import RETRY_PREFIX
 from duolog_server.node.broker import Broker
 from duolog_server.node.consuming.offsets import position_of
 from duolog_server.node.metrics.rates import Rates
-from duolog_server.node.metrics.samples import Samples, is_system_group, truth
+from duolog_server.node.metrics.samples import Samples, Shown, is_system_group, truth
 from duolog_server.store.errors import StoreError
 
 Place = tuple[str, str, int]  # group, topic, queue id
@@ -78,7 +78,7 @@ class GroupFacts:
             for queue_id in range(topics[topic].queues if topic in topics else 0):
                 self._look(behind, (group, topic, queue_id), known)
                 yield
-            self._add(samples, group, topic, behind)
+            self._offer(samples, group, topic, behind)
 
     def _look(self, behind: Behind, place: Place, known: dict[tuple[Place, int], int]) -> None:
         """Add one queue."""
@@ -111,24 +111,29 @@ class GroupFacts:
         self._times[key] = stored
         return max(0, self._broker.times.wall_ms() - stored) if stored > 0 else 0
 
-    def _add(self, samples: Samples, group: str, topic: str, behind: Behind) -> None:
-        again = topic.startswith(RETRY_PREFIX)
-        labels = group, topic, truth(again), truth(is_system_group(group))
-        messages, size = self._given(group, topic)
+    def _offer(self, samples: Samples, group: str, topic: str, behind: Behind) -> None:
+        given = self._given(group, topic)
+        traffic = given[0] + behind.ready + behind.leased  # who reads nothing is not left out first
+        facts = behind.ready, behind.leased, behind.lag_ms, behind.queueing_ms, behind.position
+        samples.offer(traffic, 9, self._show, group, topic, *given, *facts)
+
+    def _show(self, shown: Shown, group: str, topic: str, *facts: int) -> None:
+        messages, size, *rest = facts
+        behind = Behind(*rest)
+        labels = group, topic, truth(topic.startswith(RETRY_PREFIX)), truth(is_system_group(group))
         lag = behind.ready + behind.leased
-        bundle = samples.bundle(messages + lag)  # one that reads nothing is not left out first
-        bundle.add("rocketmq_consumer_lag_messages", lag, *labels)
-        bundle.add("rocketmq_consumer_ready_messages", behind.ready, *labels)
-        bundle.add("rocketmq_consumer_inflight_messages", behind.leased, *labels)
-        bundle.add("rocketmq_consumer_lag_latency", behind.lag_ms, *labels)
-        bundle.add("rocketmq_consumer_queueing_latency", behind.queueing_ms, *labels)
+        shown.add("rocketmq_consumer_lag_messages", lag, *labels)
+        shown.add("rocketmq_consumer_ready_messages", behind.ready, *labels)
+        shown.add("rocketmq_consumer_inflight_messages", behind.leased, *labels)
+        shown.add("rocketmq_consumer_lag_latency", behind.lag_ms, *labels)
+        shown.add("rocketmq_consumer_queueing_latency", behind.queueing_ms, *labels)
         rate = self._minute.per_second
-        bundle.add("rocketmq_consumer_offset", behind.position, topic, group)
+        shown.add("rocketmq_consumer_offset", behind.position, topic, group)
         found = rate(("given", topic, group), messages)
-        bundle.add("rocketmq_consumer_tps", found, topic, group)
+        shown.add("rocketmq_consumer_tps", found, topic, group)
         found = rate(("given bytes", topic, group), size)
-        bundle.add("rocketmq_consumer_message_size", found, topic, group)
-        bundle.add("rocketmq_group_get_latency_by_storetime", behind.lag_ms, topic, group)
+        shown.add("rocketmq_consumer_message_size", found, topic, group)
+        shown.add("rocketmq_group_get_latency_by_storetime", behind.lag_ms, topic, group)
 
     def _given(self, group: str, topic: str) -> tuple[int, int]:
         """Messages and bytes of a topic that the group got, first attempts and others."""

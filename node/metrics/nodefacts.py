@@ -15,7 +15,7 @@ from duolog_server.node.broker import Broker
 from duolog_server.node.core.rocketmqslave import RocketmqSlave
 from duolog_server.node.core.traffic import CallTimes
 from duolog_server.node.identity.quotas.quota import LIMITS_OF
-from duolog_server.node.metrics.samples import Bundle, Samples, truth
+from duolog_server.node.metrics.samples import Samples, Shown, truth
 from duolog_server.node.net.port_server import PortServer
 from duolog_server.store.directories import LOG, file_system_of, fullest
 
@@ -74,7 +74,7 @@ class NodeFacts:
         standing = broker.failover is not None and broker.failover.machine.role is Role.STANDING
         return "standing" if standing else "slave"
 
-    def _replication(self, node: Bundle) -> None:
+    def _replication(self, node: Shown) -> None:
         broker, status = self._broker, replication_status(self._broker)
         for role in ROLES:
             node.add("duolog_role", role == self._role, role)
@@ -108,7 +108,7 @@ class NodeFacts:
             node.add("duolog_lease_renewal_seconds_max", status.renewal_ms_max / 1000)
             node.add("duolog_drained", broker.node.name in broker.failover.machine.view.drained)
 
-    def _copies(self, node: Bundle) -> None:
+    def _copies(self, node: Shown) -> None:
         """Brokers of RocketMQ that copy the log: by address, as their ports are new each time."""
         copies: dict[str, list[RocketmqSlave]] = {}
         for row in self._broker.dialects.rocketmq_slaves():
@@ -120,7 +120,7 @@ class NodeFacts:
             behind_ms = max(row.lag_ms for row in rows)
             node.add("duolog_rocketmq_slave_lag_seconds", behind_ms / 1000, host)
 
-    def _copy(self, node: Bundle, slave: Slave) -> None:
+    def _copy(self, node: Shown, slave: Slave) -> None:
         """How far this node is behind. Before it followed a master, it does not know the bytes."""
         now, name = self._broker.times.mono_ms(), self._broker.node.name
         if self._copying[0] is not slave:
@@ -132,7 +132,7 @@ class NodeFacts:
             behind_ms = now - self._copying[1]
         node.add("duolog_replication_lag_seconds", behind_ms / 1000, name)
 
-    def _log(self, node: Bundle) -> None:
+    def _log(self, node: Shown) -> None:
         broker, status = self._broker, self._broker.log.status()
         node.add("duolog_log_min_offset", status.min_offset)
         node.add("duolog_log_max_offset", status.max_offset)
@@ -166,7 +166,7 @@ class NodeFacts:
         stored = self._oldest[1]
         return max(0, self._broker.times.wall_ms() - stored) if stored > 0 else 0
 
-    def _histograms(self, node: Bundle) -> None:
+    def _histograms(self, node: Shown) -> None:
         log = self._broker.log
         node.add("duolog_append_seconds", log.append_seconds.copy())
         traffic = self._broker.core.traffic
@@ -176,7 +176,7 @@ class NodeFacts:
         node.add("duolog_fsync_seconds", log.group_commit.sync_seconds.copy())
         node.add("duolog_dispatch_behind_seconds_max", log.counters.dispatch_behind_ms_max / 1000)
 
-    def _recovery(self, node: Bundle) -> None:
+    def _recovery(self, node: Shown) -> None:
         recovered = self._broker.recovered
         assert recovered is not None, "metrics are served after recovery"
         node.add("duolog_recovery_seconds", self._broker.recovery_seconds)
@@ -187,7 +187,7 @@ class NodeFacts:
         for how in STOPS:
             node.add("duolog_last_stop", how == stopped, how)
 
-    def _throttled(self, node: Bundle) -> None:
+    def _throttled(self, node: Shown) -> None:
         throttle = self._broker.core.throttle
         node.add("duolog_quotas", throttle.quotas.count)
         for kind, limits in LIMITS_OF.items():
@@ -195,13 +195,13 @@ class NodeFacts:
                 refused = throttle.refused[kind, limit]
                 node.add("duolog_throttled_calls_total", refused, kind, limit)
 
-    def _audited(self, node: Bundle) -> None:
+    def _audited(self, node: Shown) -> None:
         audit = self._broker.audit
         for to, outlet in (audit.outlets if audit is not None else {}).items():
             node.add("duolog_audit_entries_total", outlet.written, to)
             node.add("duolog_audit_entries_lost_total", outlet.lost, to)
 
-    def _held(self, node: Bundle) -> None:
+    def _held(self, node: Shown) -> None:
         broker = self._broker
         status = broker.status()
         node.add("duolog_queues", len(broker.store.queues.table))
@@ -264,5 +264,5 @@ class RemotingFacts:
         yield
         for (request, code, waits, result), took in list(times.table.items()):
             labels = PROTOCOL, request, code, truth(waits), result
-            samples.bundle(sum(took.counts)).add("rocketmq_rpc_latency", took, *labels)
+            samples.one(sum(took.counts), "rocketmq_rpc_latency", took, *labels)
             yield

@@ -2,12 +2,14 @@
 
 import asyncio
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from time import monotonic
+from dataclasses import dataclass
+from time import monotonic, thread_time
 
+import structlog
 from duolog import __version__
+from duolog._background import Background
 
 from duolog_server.node.broker import Broker
 from duolog_server.node.metrics.clientfacts import ClientFacts, Clients, MeasuredFacts
@@ -28,6 +30,8 @@ from duolog_server.node.metrics.table import (
 from duolog_server.node.metrics.topicfacts import RuntimeFacts, TopicFacts
 from duolog_server.node.metrics.trafficfacts import TrafficFacts
 from duolog_server.node.runtime.config import MetricsSection
+
+log = structlog.get_logger("duolog.node")
 
 
 class MetricsServer:
@@ -71,7 +75,7 @@ class MetricsServer:
     async def stop(self) -> None:
         """Close the port and end running requests."""
         await self._endpoint.stop()
-        self._scrapes.stop()
+        await self._scrapes.stop()
 
     def _read(self, samples: Samples) -> Iterator[None]:
         now = monotonic()
@@ -109,14 +113,25 @@ def _labels(broker: Broker) -> dict[str, dict[str, str]]:
 
 # Scrapes: read the node's state on the event loop in small steps, and write it in a thread.
 #
-# One at a time: others wait for their turn, up to their deadline. Between two, the node has a rest
-# of some times what the last one took: who only asks for metrics does not keep it from its work.
+# One at a time, for all who wait; it is finished even if they leave, and its text kept. Who would
+# wait too long for a new one gets the last one, with its age. Between two, the node has a rest of
+# some times what the last one took: who only asks for metrics does not keep it from its work.
 STEP_SECONDS = 0.001  # longest time that the loop reads without a pause
-RESTS = 4  # times what a scrape took
-REST_SECONDS_MAX = 1.0
+RESTS = 4  # times the CPU that a scrape took
+REST_SECONDS_MAX = 10.0
+MAKING_SECONDS_MAX = 60.0
 WRITE_SECONDS = 0.5  # left for sending the answer
+PATIENCE = 0.5  # share of its time that a request waits before it gets the last text
 
 Facts = Callable[[Samples], Iterator[None]]  # adds samples; may be interrupted where it yields
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A finished text, and the loop time at which its reading began."""
+
+    began: float
+    pieces: list[bytes]
 
 
 class Scrapes:
@@ -133,49 +148,80 @@ class Scrapes:
         self._late = late
         self._exposition = exposition
         self._series_max = series_max
-        self._turn = asyncio.Lock()
+        self._last: _Text | None = None
+        self._making: asyncio.Task[None] | None = None
+        self._makings = Background()
+        self._worked = 0.0  # seconds of CPU that the last one took
         self._rests_until = 0.0  # loop time
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="duolog-metrics")
 
     async def text(self, deadline: float) -> list[bytes]:
-        """The metrics as of now, in pieces. deadline: loop time. Raises TimeoutError."""
+        """The metrics in pieces: those of now, or the last ones where these take too long.
+
+        deadline: loop time. Raises TimeoutError where there are none by then.
+        """
         loop = asyncio.get_running_loop()
-        deadline -= WRITE_SECONDS
-        async with asyncio.timeout_at(deadline), self._turn:
+        now = loop.time()
+        until = deadline - WRITE_SECONDS
+        if self._last is not None:
+            until = min(until, now + PATIENCE * (deadline - now))
+        if self._making is None and self._rests_until < until:
+            self._making = self._makings.start(self._make())
+        if self._making is not None:
+            done, _ = await asyncio.wait((self._making,), timeout=until - now)
+            for making in done:
+                if not making.cancelled():  # by a stop
+                    making.result()
+        if self._last is None:
+            raise TimeoutError
+        age = loop.time() - self._last.began
+        return [*self._last.pieces, self._exposition.one("duolog_metrics_age_seconds", age)]
+
+    async def _make(self) -> None:
+        """Make a text and keep it."""
+        loop = asyncio.get_running_loop()
+        try:
             await asyncio.sleep(self._rests_until - loop.time())
-            began = loop.time()
-            try:
-                return await self._made(deadline)
-            finally:
-                rest = min(REST_SECONDS_MAX, RESTS * (loop.time() - began))
-                self._rests_until = loop.time() + rest
+            began, self._worked = loop.time(), 0.0
+            self._last = _Text(began, await self._made(began + MAKING_SECONDS_MAX))
+        except TimeoutError:
+            log.warning("metrics took too long to collect", seconds=MAKING_SECONDS_MAX)
+        finally:
+            self._making = None
+            self._rests_until = loop.time() + min(REST_SECONDS_MAX, RESTS * self._worked)
 
     async def _made(self, deadline: float) -> list[bytes]:
         loop, samples = asyncio.get_running_loop(), Samples()
-        until = loop.time() + STEP_SECONDS
-        for _ in self._facts(samples):
-            if loop.time() >= until:
-                await asyncio.sleep(0)
-                until = loop.time() + STEP_SECONDS
-        abandoned = threading.Event()
-        try:
-            return await loop.run_in_executor(
-                self._thread, self._write, samples, deadline, abandoned
-            )
-        finally:
-            abandoned.set()  # where nobody waits for the text, the thread ends
+        async with asyncio.timeout_at(deadline):
+            await self._in_steps(self._facts(samples))
+            dropped = await loop.run_in_executor(self._thread, samples.choose, self._series_max)
+            samples.node.add("duolog_metrics_series_dropped", dropped)
+            await self._in_steps(samples.take())
+            return await loop.run_in_executor(self._thread, self._write, samples, deadline)
 
-    def _write(self, samples: Samples, deadline: float, abandoned: threading.Event) -> list[bytes]:
+    async def _in_steps(self, work: Iterator[None]) -> None:
+        """Work on the loop; others have their turn after each step."""
+        until, began = monotonic() + STEP_SECONDS, thread_time()
+        for _ in work:
+            if monotonic() >= until:
+                self._worked += thread_time() - began
+                await asyncio.sleep(0)
+                until, began = monotonic() + STEP_SECONDS, thread_time()
+        self._worked += thread_time() - began
+
+    def _write(self, samples: Samples, deadline: float) -> list[bytes]:
         """Write it, in the thread. asyncio's clock is the monotonic one. Raises TimeoutError."""
+        began = thread_time()
         self._late(samples)
-        left_out, count = samples.over(self._series_max)
-        samples.node.add("duolog_metrics_series_dropped", count)
         try:
-            return self._exposition.text(samples.taken(left_out), deadline, abandoned)
+            return self._exposition.text(samples.node.found, deadline)
         except Overdue:
             raise TimeoutError from None
+        finally:
+            self._worked += thread_time() - began
 
-    def stop(self) -> None:
-        """End what the thread writes: the process cannot end before it."""
+    async def stop(self) -> None:
+        """End what is being made: the process cannot end before the thread."""
         self._exposition.stop()
+        await self._makings.stop()
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -324,6 +324,12 @@ DUOLOG = (
         "Logins that were refused unseen: too many of that user failed from that network.",
     ),
     _own("metrics_series_dropped", "Series left out of this scrape: see `metrics.series_max`."),
+    _own(
+        "metrics_age_seconds",
+        "How long ago the node began to read the figures of this scrape; of the last finished "
+        "ones, where new ones would take too long.",
+        "seconds",
+    ),
 )
 
 _GROUP = "consumer_group topic is_retry is_system"

@@ -9,7 +9,7 @@ from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from duolog_server.node.broker import Broker
 from duolog_server.node.metrics.rates import Rates
-from duolog_server.node.metrics.samples import Bundle, Samples
+from duolog_server.node.metrics.samples import Samples, Shown
 from duolog_server.node.metrics.table import PUT_TIMES
 from duolog_server.store.grouptopics import group_of
 
@@ -39,24 +39,24 @@ class TopicFacts:
             for queue_id in range(topic.queues):
                 end += self._broker.core.store.queue_range(topic.name, queue_id)[1]
                 yield
-            self._add(samples, topic.name, end, sent.get(topic.name, (0, 0)))
+            self._offer(samples, topic.name, end, sent.get(topic.name, (0, 0)))
 
-    def _add(self, samples: Samples, topic: str, end: int, sent: tuple[int, int]) -> None:
-        messages, size = sent
+    def _offer(self, samples: Samples, topic: str, end: int, sent: tuple[int, int]) -> None:
         if topic.startswith(DEAD_LETTER_PREFIX):
             tables = self._broker.metadata.tables
             end -= sum(tables.floors.get(topic, {}).values())  # of a deleted group of the name
             group = group_of(topic, tables.groups)
-            samples.bundle(end).add("rocketmq_topic_dlq_offset", end, group)
+            samples.one(end, "rocketmq_topic_dlq_offset", end, group)
         elif topic.startswith(RETRY_PREFIX):
-            samples.bundle(end).add("rocketmq_topic_retry_offset", end, topic)
+            samples.one(end, "rocketmq_topic_retry_offset", end, topic)
         else:
-            bundle = samples.bundle(messages)
-            rate = self._minute.per_second
-            bundle.add("rocketmq_producer_offset", end, topic)
-            bundle.add("rocketmq_producer_tps", rate(("sent", topic), messages), topic)
-            size_rate = rate(("sent bytes", topic), size)
-            bundle.add("rocketmq_producer_message_size", size_rate, topic)
+            samples.offer(sent[0], 3, self._show, topic, end, *sent)
+
+    def _show(self, shown: Shown, topic: str, end: int, messages: int, size: int) -> None:
+        rate = self._minute.per_second
+        shown.add("rocketmq_producer_offset", end, topic)
+        shown.add("rocketmq_producer_tps", rate(("sent", topic), messages), topic)
+        shown.add("rocketmq_producer_message_size", rate(("sent bytes", topic), size), topic)
 
 
 # A broker as rocketmq-exporter shows it: what RocketMQ's broker calls its runtime.
@@ -102,7 +102,7 @@ class RuntimeFacts:
         self._put_times(node)
         yield
 
-    def _log(self, node: Bundle) -> None:
+    def _log(self, node: Shown) -> None:
         status = self._broker.log.status()
         node.add(f"{RUNTIME}commitlog_minoffset", status.min_offset)
         node.add(f"{RUNTIME}commitlog_maxoffset", status.max_offset)
@@ -110,7 +110,7 @@ class RuntimeFacts:
         node.add(f"{RUNTIME}commitlog_disk_ratio", status.log_disk_used_ratio)
         node.add(f"{RUNTIME}consumequeue_disk_ratio", status.queues_disk_used_ratio)
 
-    def _put_times(self, node: Bundle) -> None:
+    def _put_times(self, node: Shown) -> None:
         histogram = self._broker.log.append_seconds
         rows = list(zip((*histogram.bounds, float("inf")), histogram.counts, strict=True))
         low = 0.0

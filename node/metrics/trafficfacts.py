@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.traffic import SIZE_BOUNDS
 from duolog_server.node.metrics.nodefacts import STORAGE
-from duolog_server.node.metrics.samples import Samples, is_system_group, truth
+from duolog_server.node.metrics.samples import Samples, Shown, is_system_group, truth
 from duolog_server.node.runtime.histogram import Histogram
 from duolog_server.store.metadata import is_reserved_topic
 
 AT_ONCE = 1000
+RECEIVED_SERIES = 2 + len(SIZE_BOUNDS) + 3  # of a topic and a kind of messages
 BOUNDS_SECONDS = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)  # of RocketMQ's snapshot of timers
 
 
@@ -31,35 +32,42 @@ class TrafficFacts:
         yield from self._calls(samples)
 
     def _received(self, samples: Samples) -> Iterator[None]:
-        topics = self._broker.metadata.topics
-        for (topic, kind), flow in list(self._traffic.received.table.items()):
-            if topic in topics:
-                labels = topic, kind, truth(is_reserved_topic(topic))
-                bundle = samples.bundle(flow.messages)
-                bundle.add("rocketmq_messages_in_total", flow.messages, *labels)
-                bundle.add("rocketmq_throughput_in_total", flow.body_bytes, *labels)
-                sizes = Histogram(SIZE_BOUNDS)
-                sizes.counts, sizes.sum = flow.sizes, flow.body_bytes
-                bundle.add("rocketmq_message_size", sizes, *labels)
+        topics, show = self._broker.metadata.topics, self._show_received
+        for key, flow in list(self._traffic.received.table.items()):
+            if key[0] in topics:
+                samples.offer(flow.messages, RECEIVED_SERIES, show, *key)
             yield
+
+    def _show_received(self, shown: Shown, topic: str, kind: str) -> None:
+        flow = self._traffic.received.table.get((topic, kind))
+        if flow is not None:
+            labels = topic, kind, truth(is_reserved_topic(topic))
+            shown.add("rocketmq_messages_in_total", flow.messages, *labels)
+            shown.add("rocketmq_throughput_in_total", flow.body_bytes, *labels)
+            sizes = Histogram(SIZE_BOUNDS)
+            sizes.counts, sizes.sum = flow.sizes, flow.body_bytes
+            shown.add("rocketmq_message_size", sizes, *labels)
 
     def _delivered(self, samples: Samples) -> Iterator[None]:
-        topics = self._broker.metadata.topics
-        for (topic, group, again), flow in list(self._traffic.delivered.table.items()):
-            if topic in topics:
-                labels = group, topic, truth(again), truth(is_system_group(group))
-                bundle = samples.bundle(flow.messages)
-                bundle.add("rocketmq_messages_out_total", flow.messages, *labels)
-                bundle.add("rocketmq_throughput_out_total", flow.body_bytes, *labels)
+        topics, show = self._broker.metadata.topics, self._show_delivered
+        for key, flow in list(self._traffic.delivered.table.items()):
+            if key[0] in topics:
+                samples.offer(flow.messages, 2, show, *key)
             yield
 
+    def _show_delivered(self, shown: Shown, topic: str, group: str, again: bool) -> None:
+        flow = self._traffic.delivered.table.get((topic, group, again))
+        if flow is not None:
+            labels = group, topic, truth(again), truth(is_system_group(group))
+            shown.add("rocketmq_messages_out_total", flow.messages, *labels)
+            shown.add("rocketmq_throughput_out_total", flow.body_bytes, *labels)
+
     def _dead(self, samples: Samples) -> Iterator[None]:
-        topics = self._broker.metadata.topics
+        topics, name = self._broker.metadata.topics, "rocketmq_send_to_dlq_messages_total"
         for (topic, group), flow in list(self._traffic.dead.table.items()):
             if topic in topics:
                 labels = group, topic, truth(is_system_group(group))
-                bundle = samples.bundle(flow.messages)
-                bundle.add("rocketmq_send_to_dlq_messages_total", flow.messages, *labels)
+                samples.one(flow.messages, name, flow.messages, *labels)
             yield
 
     def _decided(self, samples: Samples) -> Iterator[None]:
@@ -70,11 +78,11 @@ class TrafficFacts:
         ):
             for topic, flow in list(flows.table.items()):
                 if topic in topics:
-                    samples.bundle(flow.messages).add(name, flow.messages, topic)
+                    samples.one(flow.messages, name, flow.messages, topic)
                 yield
         for topic, ages in list(traffic.finished.items()):
             if topic in topics:
-                samples.bundle(sum(ages.counts)).add("rocketmq_finish_message_latency", ages, topic)
+                samples.one(sum(ages.counts), "rocketmq_finish_message_latency", ages, topic)
             yield
 
     def _halves(self, samples: Samples) -> Iterator[None]:
@@ -85,10 +93,8 @@ class TrafficFacts:
             if number % AT_ONCE == 0:
                 yield
         for topic, count in transactions.waiting_by_topic.items():
-            bundle = samples.bundle(count)
-            bundle.add("rocketmq_half_messages", count, topic)
             age = max(0, now - first.get(topic, now)) / 1000
-            bundle.add("duolog_half_message_age_seconds", age, topic)
+            samples.offer(count, 2, _show_halves, topic, count, age)
             yield
 
     def _timers(self, samples: Samples) -> Iterator[None]:
@@ -96,8 +102,8 @@ class TrafficFacts:
         for name, flows in (("enqueue", self._traffic.timed), ("dequeue", self._traffic.timed_out)):
             for topic, flow in list(flows.table.items()):
                 if topic in topics:
-                    bundle = samples.bundle(flow.messages)
-                    bundle.add(f"rocketmq_timer_{name}_total", flow.messages, topic, *STORAGE)
+                    total = f"rocketmq_timer_{name}_total"
+                    samples.one(flow.messages, total, flow.messages, topic, *STORAGE)
                 yield
         if self._broker.replication.master is None:
             return
@@ -116,10 +122,15 @@ class TrafficFacts:
 
     def _calls(self, samples: Samples) -> Iterator[None]:
         for (method, code, waits), times in list(self._traffic.calls.table.items()):
-            bundle = samples.bundle(sum(times.counts))
-            bundle.add("duolog_call_seconds", times, method, code, truth(waits))
+            labels = method, code, truth(waits)
+            samples.one(sum(times.counts), "duolog_call_seconds", times, *labels)
             yield
         for (request, code, waits, result), times in list(self._traffic.rpcs.table.items()):
-            labels = "grpc", request, code, truth(waits), result
-            samples.bundle(sum(times.counts)).add("rocketmq_rpc_latency", times, *labels)
+            rpc = "grpc", request, code, truth(waits), result
+            samples.one(sum(times.counts), "rocketmq_rpc_latency", times, *rpc)
             yield
+
+
+def _show_halves(shown: Shown, topic: str, count: int, age: float) -> None:
+    shown.add("rocketmq_half_messages", count, topic)
+    shown.add("duolog_half_message_age_seconds", age, topic)

@@ -187,6 +187,27 @@ async def test_a_scrape_that_fails_is_answered_and_the_next_one_is_made(
         await failing.stop()
 
 
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("", 10), ("3", 3), ("2.5", 2.5), ("60", 10), ("0", 10), ("-1", 10), ("nan", 10), ("x", 10)],
+)
+async def test_a_scrape_has_as_long_as_prometheus_waits(header: str, seconds: float) -> None:
+    given: list[float] = []
+
+    async def scrape(deadline: float) -> list[bytes]:
+        given.append(deadline - asyncio.get_running_loop().time())
+        return [b"1\n"]
+
+    one = Endpoint(scrape, "text/plain")
+    await one.start("127.0.0.1", 0)
+    line = f"x-prometheus-scrape-timeout-seconds: {header}\r\n".encode() if header else b""
+    try:
+        await raw(one.port, b"GET /metrics HTTP/1.1\r\n" + line + b"\r\n")
+    finally:
+        await one.stop()
+    assert 0 < given[0] <= seconds
+
+
 # -- in a node ---------------------------------------------------------------------------------
 
 

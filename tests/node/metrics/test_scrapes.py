@@ -4,16 +4,19 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from math import inf
 from types import SimpleNamespace
 from weakref import WeakSet
 
 import pytest
+from structlog.testing import capture_logs
 
+from duolog_server.node.metrics import server
 from duolog_server.node.metrics.exposition import AT_ONCE, Exposition, Overdue
-from duolog_server.node.metrics.samples import Samples
+from duolog_server.node.metrics.samples import Samples, Shown
 from duolog_server.node.metrics.server import RESTS, STEP_SECONDS, WRITE_SECONDS, Facts, Scrapes
-from duolog_server.node.metrics.table import SCOPES
+from duolog_server.node.metrics.table import BY_NAME, SCOPES
 from duolog_server.node.runtime.histogram import Histogram
 from tests.scraping import Scrape
 from tests.turns import counted_turns
@@ -48,7 +51,7 @@ async def test_the_loop_runs_other_work_between_the_steps_of_a_scrape() -> None:
     made = scrapes(facts)
     with counted_turns() as turns:
         await text_of(made)
-    made.stop()
+    await made.stop()
     assert len(set(seen)) == 5, "another turn after each step"
 
 
@@ -66,7 +69,7 @@ async def test_scrapes_come_one_at_a_time() -> None:
 
     made = scrapes(facts)
     await asyncio.gather(*(text_of(made) for _ in range(4)))
-    made.stop()
+    await made.stop()
     assert (running, most) == (0, 1)
 
 
@@ -75,14 +78,15 @@ async def test_between_two_scrapes_the_node_rests_some_times_what_the_first_one_
 
     def facts(samples: Samples) -> Iterator[None]:
         began.append(loop.time())
-        while loop.time() < began[-1] + took:
+        until = time.thread_time() + took
+        while time.thread_time() < until:
             pass
         yield
 
     made = scrapes(facts)
     for _ in range(3):
         await made.text(loop.time() + 60)
-    made.stop()
+    await made.stop()
     assert began[1] - began[0] >= (1 + RESTS) * took
     assert began[2] - began[1] >= (1 + RESTS) * took
 
@@ -95,13 +99,11 @@ async def test_a_scrape_ends_at_its_deadline_and_writes_nothing_after_it() -> No
     made = scrapes(endless)
     with pytest.raises(TimeoutError):
         await text_of(made, WRITE_SECONDS + 0.05)
-    made.stop()
-    samples = Samples()
-    samples.node.add("duolog_queues", 1)
+    await made.stop()
     exposition = Exposition(LABELS)
-    assert exposition.text(samples.node.samples, time.monotonic() + 60)
+    assert exposition.text({"duolog_queues": [((), 1)]}, time.monotonic() + 60)
     with pytest.raises(Overdue):
-        exposition.text(samples.node.samples, time.monotonic() - 1)
+        exposition.text({"duolog_queues": [((), 1)]}, time.monotonic() - 1)
 
 
 def pausing(monkeypatch: pytest.MonkeyPatch, pause: Callable[[float], None]) -> None:
@@ -119,23 +121,26 @@ async def test_the_thread_that_writes_pauses_after_a_few_samples(
 
     def many(samples: Samples) -> Iterator[None]:
         for number in range(20 * AT_ONCE):
-            samples.bundle(0).add("rocketmq_half_messages", 1, str(number))
+            samples.one(0, "rocketmq_half_messages", 1, str(number))
         yield
 
     made = scrapes(many)
     assert len((await text_of(made)).rows("rocketmq_half_messages")) == 20 * AT_ONCE
-    made.stop()
+    await made.stop()
     assert len(pauses) >= 20
     assert min(pauses) > 0, "a pause of 0 does not let the loop's thread go first"
+
+
+def both(shown: Shown, topic: str, traffic: float) -> None:
+    for name in ("rocketmq_messages_in_total", "rocketmq_throughput_in_total"):
+        shown.add(name, traffic, topic, "normal", "false")
 
 
 async def test_over_the_limit_the_series_with_the_fewest_messages_are_left_out() -> None:
     def facts(samples: Samples) -> Iterator[None]:
         samples.node.add("duolog_queues", 7)
         for traffic in (30, 10, 50, 20, 40):
-            bundle = samples.bundle(traffic)
-            for name in ("rocketmq_messages_in_total", "rocketmq_throughput_in_total"):
-                bundle.add(name, traffic, f"T{traffic}", "normal", "false")
+            samples.offer(traffic, 2, both, f"T{traffic}", traffic)
         yield
 
     for series_max, topics, dropped in (
@@ -147,7 +152,7 @@ async def test_over_the_limit_the_series_with_the_fewest_messages_are_left_out()
     ):
         made = scrapes(facts, series_max)
         found = await text_of(made)
-        made.stop()
+        await made.stop()
         assert set(found.rows("rocketmq_messages_in_total").values()) == topics
         assert set(found.rows("rocketmq_throughput_in_total").values()) == topics
         assert found.value("duolog_metrics_series_dropped") == dropped
@@ -190,23 +195,106 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
 async def test_a_stop_ends_what_is_being_written(held: Held) -> None:
     """Python waits for the thread before the process ends."""
     scrape = await held.begun()
-    held.made.stop()
+    await held.made.stop()
     held.may_go_on.set()
     with pytest.raises(TimeoutError):
         await scrape
     assert held.pieces == 1
 
 
-async def test_what_nobody_waits_for_any_more_is_not_written_on(held: Held) -> None:
+async def test_what_nobody_waits_for_any_more_is_finished_for_the_next_scrape(held: Held) -> None:
     scrape = await held.begun()
     scrape.cancel()
     with pytest.raises(asyncio.CancelledError):
         await scrape
     held.may_go_on.set()
     found = await text_of(held.made)
-    held.made.stop()
-    assert found.value("duolog_metrics_series_dropped") == 0, "the next scrape has its turn"
-    assert held.pieces == 1 + 21, "one of the abandoned scrape, all of the next one"
+    await held.made.stop()
+    assert found.value("duolog_metrics_series_dropped") == 0
+    assert held.pieces == 21, "it is not written a second time"
+
+
+class Numbered:
+    """Scrapes that show how often the node was read; each reading waits while it may not end."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+        self.may_end = True
+        self.made = scrapes(self._facts)
+
+    def _facts(self, samples: Samples) -> Iterator[None]:
+        self.readings += 1
+        samples.node.add("duolog_queues", self.readings)
+        while not self.may_end:
+            yield
+        samples.node.add("duolog_light_queues", self.readings)
+
+    async def shown(self, seconds: float = 60.0) -> tuple[float, float]:
+        """The number of the reading, as its beginning and its end have it."""
+        found = await text_of(self.made, seconds)
+        assert found.value("duolog_metrics_age_seconds") >= 0
+        return found.value("duolog_queues"), found.value("duolog_light_queues")
+
+
+@pytest.fixture
+async def numbered() -> AsyncIterator[Numbered]:
+    one = Numbered()
+    yield one
+    one.may_end = True
+    await one.made.stop()
+
+
+async def test_who_would_wait_too_long_gets_the_last_finished_scrape_as_a_whole(
+    numbered: Numbered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "RESTS", 0)
+    assert await numbered.shown() == (1, 1)
+    numbered.may_end = False
+    assert await numbered.shown(WRITE_SECONDS + 0.05) == (1, 1)
+    assert await numbered.shown(WRITE_SECONDS + 0.05) == (1, 1)
+    assert numbered.readings == 2, "the second reading goes on"
+    numbered.may_end = True
+    assert await numbered.shown() == (2, 2), "who waits for it gets it"
+    assert await numbered.shown() == (3, 3)
+
+
+async def test_the_age_is_that_of_the_figures_that_are_sent(
+    numbered: Numbered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    await text_of(numbered.made)
+    monkeypatch.setattr(numbered.made, "_rests_until", inf)
+    assert numbered.made._last is not None
+    before = loop.time() - numbered.made._last.began
+    age = (await text_of(numbered.made)).value("duolog_metrics_age_seconds")
+    assert before <= age <= loop.time() - numbered.made._last.began
+
+
+async def test_scrapes_at_one_time_are_one_reading(numbered: Numbered) -> None:
+    assert await asyncio.gather(*(numbered.shown() for _ in range(4))) == [(1, 1)] * 4
+    assert numbered.readings == 1
+
+
+async def test_a_scrape_within_a_long_rest_reads_nothing(
+    numbered: Numbered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "RESTS", 1e9)
+    monkeypatch.setattr(server, "REST_SECONDS_MAX", 100.0)
+    for _ in range(3):
+        assert await numbered.shown(60.0) == (1, 1)
+    assert numbered.readings == 1
+
+
+async def test_a_reading_without_an_end_is_given_up_and_said(
+    numbered: Numbered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "RESTS", 0)
+    assert await numbered.shown() == (1, 1)
+    monkeypatch.setattr(server, "MAKING_SECONDS_MAX", 0.01)
+    numbered.may_end = False
+    with capture_logs() as events:
+        assert await numbered.shown() == (1, 1)
+    assert [one["event"] for one in events] == ["metrics took too long to collect"]
 
 
 def test_the_garbage_collector_has_nothing_to_follow_in_samples() -> None:
@@ -215,28 +303,37 @@ def test_the_garbage_collector_has_nothing_to_follow_in_samples() -> None:
     gc.collect()
     before = len(gc.get_objects())
     for number in range(1000):
-        bundle = samples.bundle(number)
-        bundle.add("rocketmq_messages_in_total", number, f"T{number}", "normal", "false")
-        bundle.add("rocketmq_throughput_in_total", number, f"T{number}", "normal", "false")
+        samples.offer(number, 2, both, f"T{number}", number)
     gc.collect()
     assert len(gc.get_objects()) - before < 100
 
 
-def test_samples_are_freed_as_they_are_taken() -> None:
+def test_samples_are_made_of_what_is_shown_and_freed_as_they_are_written() -> None:
     """To free all of a large scrape at once takes tens of milliseconds, in which nothing runs."""
 
     class Number(float):
         pass
 
-    samples, alive = Samples(), WeakSet[Number]()
-    for number in range(1000):
+    samples, alive, made = Samples(), WeakSet[Number](), list[str]()
+
+    def show(shown: Shown, number: float) -> None:
+        made.append(f"T{number:.0f}")
+        shown.add("rocketmq_half_messages", number, made[-1])
+
+    count = 10 * AT_ONCE
+    for number in range(count):
         value = Number(number)
         alive.add(value)
-        samples.bundle(number).add("rocketmq_half_messages", value, f"T{number}")
+        samples.offer(number, 1, show, value)
     del value
-    for taken, _ in enumerate(samples.taken({2, 500, 501})):
-        assert len(alive) <= 1000 - taken
-    assert len(alive) <= 1
+    assert samples.choose(count // 2) == count // 2
+    for _ in samples.take():
+        pass
+    assert made == [f"T{number}" for number in reversed(range(count // 2, count))]
+    rows = samples.node.found["rocketmq_half_messages"]
+    assert len(alive) == len(rows) == count // 2
+    for number, _ in enumerate(Exposition(LABELS)._pieces(BY_NAME["rocketmq_half_messages"], rows)):
+        assert len(alive) <= count // 2 - number * AT_ONCE
 
 
 async def test_labels_are_escaped_checked_and_large_families_have_one_header() -> None:
@@ -244,12 +341,12 @@ async def test_labels_are_escaped_checked_and_large_families_have_one_header() -
 
     def facts(samples: Samples) -> Iterator[None]:
         for number in range(250):
-            samples.bundle(0).add("rocketmq_half_messages", number, f"{hostile}{number}")
+            samples.one(0, "rocketmq_half_messages", number, f"{hostile}{number}")
         yield
 
     made = scrapes(facts)
     found = await text_of(made)
-    made.stop()
+    await made.stop()
     rows = found.rows("rocketmq_half_messages")
     assert {dict(key[1])["topic"] for key in rows} == {f"{hostile}{n}" for n in range(250)}
     assert found.text.count("# TYPE rocketmq_half_messages ") == 1
@@ -272,7 +369,7 @@ async def test_a_histogram_has_cumulative_buckets_with_inclusive_bounds() -> Non
 
     made = scrapes(facts)
     found = await text_of(made)
-    made.stop()
+    await made.stop()
     buckets = found.rows("duolog_fsync_seconds_bucket")
     by_bound = {dict(key[1])["le"]: value for key, value in buckets.items()}
     assert by_bound == {"0.001": 2, "0.01": 3, "0.1": 4, "+Inf": 6}
@@ -286,14 +383,14 @@ async def test_a_histogram_of_a_topic_is_so_many_series() -> None:
             histogram = Histogram((1024, 4096))
             for size in sizes:
                 histogram.observe(size)
-            bundle = samples.bundle(len(sizes))
-            bundle.add("rocketmq_message_size", histogram, topic, "normal", "false")
+            name = "rocketmq_message_size"
+            samples.one(len(sizes), name, histogram, topic, "normal", "false")
         yield
 
     for series_max, dropped in ((10, 0), (9, 5), (4, 10)):
         made = scrapes(facts, series_max)
         found = await text_of(made)
-        made.stop()
+        await made.stop()
         assert found.value("duolog_metrics_series_dropped") == dropped
         if dropped < 10:
             assert found.value("rocketmq_message_size_bucket", topic="A", le="1024") == 1
