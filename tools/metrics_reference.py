@@ -64,8 +64,8 @@ scrape_configs:
   wait for it; the next one begins after a rest of four times what it took, at most 10 s.
 - **Age.** A request whose figures are not there after half of its time (of Prometheus'
   `scrape_timeout`, at most 10 s) gets those of the last reading that was finished.
-  `duolog_metrics_age_seconds` says how old they are. Only before the first one is finished, the
-  answer may be status 503.
+  `duolog_metrics_age_seconds` says how old they are. Before the first one is finished, it gets
+  those under "The node" alone.
 - **Connections.** At most 16. One whose request has not come gives way to a new one.
 - **A scrape changes nothing.** It creates no topic and no group, and wakes no call that waits.
 - **Counters** (`_total`) begin at 0 with each process, as Prometheus expects.

@@ -12,7 +12,7 @@ from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 
 from duolog_server.node.metrics.samples import PAUSE_SECONDS, Labels, Sample, Value
-from duolog_server.node.metrics.table import BY_NAME, METRICS, Metric
+from duolog_server.node.metrics.table import METRICS, Metric
 from duolog_server.node.runtime.histogram import COUNT, SUM, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -59,9 +59,10 @@ class Exposition:
         pieces.append(generate_latest(_Families(self._process.collect())))
         return pieces
 
-    def one(self, name: str, value: Value) -> bytes:
-        """The family of a metric that has one series, without labels of its own."""
-        return b"".join(self._pieces(BY_NAME[name], [((), value)]))
+    def few(self, found: dict[str, list[Sample]]) -> Iterator[bytes]:
+        """The text of few samples, without pauses."""
+        for metric in METRICS:
+            yield from self._pieces(metric, found.pop(metric.name, []))
 
     def stop(self) -> None:
         """End what is being written, from any thread."""

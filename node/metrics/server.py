@@ -60,7 +60,8 @@ class MetricsServer:
             RemotingFacts(ports).read,
         )
         exposition = Exposition(_labels(broker))
-        self._scrapes = Scrapes(self._read, self._node.read_late, exposition, options.series_max)
+        sources = Sources(self._read, self._node.read, self._node.read_late)
+        self._scrapes = Scrapes(sources, exposition, options.series_max)
         self._endpoint = Endpoint(self._scrapes.text, CONTENT_TYPE, admit)
 
     @property
@@ -134,18 +135,22 @@ class _Text:
     pieces: list[bytes]
 
 
-class Scrapes:
-    """Makes the text of a node's metrics. facts: read on the loop. late: read in the thread."""
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What is read for a text. facts: on the loop. own: of these, the few that the node has once.
+    late: in the thread.
+    """
 
-    def __init__(
-        self,
-        facts: Facts,
-        late: Callable[[Samples], None],
-        exposition: Exposition,
-        series_max: int,
-    ) -> None:
-        self._facts = facts
-        self._late = late
+    facts: Facts
+    own: Facts
+    late: Callable[[Samples], None]
+
+
+class Scrapes:
+    """Makes the text of a node's metrics."""
+
+    def __init__(self, sources: Sources, exposition: Exposition, series_max: int) -> None:
+        self._sources = sources
         self._exposition = exposition
         self._series_max = series_max
         self._last: _Text | None = None
@@ -156,9 +161,8 @@ class Scrapes:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="duolog-metrics")
 
     async def text(self, deadline: float) -> list[bytes]:
-        """The metrics in pieces: those of now, or the last ones where these take too long.
-
-        deadline: loop time. Raises TimeoutError where there are none by then.
+        """The metrics in pieces: those of now, or the last ones where these take too long, and the
+        node's own alone where there are none yet. deadline: loop time.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -172,10 +176,17 @@ class Scrapes:
             for making in done:
                 if not making.cancelled():  # by a stop
                     making.result()
-        if self._last is None:
-            raise TimeoutError
-        age = loop.time() - self._last.began
-        return [*self._last.pieces, self._exposition.one("duolog_metrics_age_seconds", age)]
+        last = self._last or self._own()
+        samples = Samples()
+        samples.node.add("duolog_metrics_age_seconds", loop.time() - last.began)
+        return [*last.pieces, *self._exposition.few(samples.node.found)]
+
+    def _own(self) -> _Text:
+        """The node's own metrics: a hundred series, at once."""
+        samples, began = Samples(), asyncio.get_running_loop().time()
+        for _ in self._sources.own(samples):
+            pass
+        return _Text(began, list(self._exposition.few(samples.node.found)))
 
     async def _make(self) -> None:
         """Make a text and keep it."""
@@ -193,7 +204,7 @@ class Scrapes:
     async def _made(self, deadline: float) -> list[bytes]:
         loop, samples = asyncio.get_running_loop(), Samples()
         async with asyncio.timeout_at(deadline):
-            await self._in_steps(self._facts(samples))
+            await self._in_steps(self._sources.facts(samples))
             dropped = await loop.run_in_executor(self._thread, samples.choose, self._series_max)
             samples.node.add("duolog_metrics_series_dropped", dropped)
             await self._in_steps(samples.take())
@@ -212,7 +223,7 @@ class Scrapes:
     def _write(self, samples: Samples, deadline: float) -> list[bytes]:
         """Write it, in the thread. asyncio's clock is the monotonic one. Raises TimeoutError."""
         began = thread_time()
-        self._late(samples)
+        self._sources.late(samples)
         try:
             return self._exposition.text(samples.node.found, deadline)
         except Overdue:
