@@ -222,6 +222,7 @@ class Admin:
         limit: int = 100,
         system: bool = False,
         sizes: bool = False,
+        times: bool = True,
     ) -> Page[TopicDescription]:
         """Topics by name, so many at a time, with the ranges of their queues.
 
@@ -234,6 +235,7 @@ class Admin:
             limit: at most so many names; 0: all.
             system: system topics, too.
             sizes: with `QueueStats.log_bytes`.
+            times: with `QueueStats.last_store_time_ms`, which nodes read from the log.
         """
         wanted = Wanted(contains, after, limit)
         request = checked_request(
@@ -243,6 +245,7 @@ class Admin:
             limit=limit,
             system=system,
             sizes=sizes,
+            without_times=not checked_flag("times", times),
         )
         answers = await self._ask_all(lambda admin, left: admin.ListTopics(request, timeout=left))
         parts = [

@@ -171,7 +171,7 @@ class AdminService(stubs.AdminServicer):
                 if request.problems_only and not self._may_be_a_problem(config):
                     continue
                 topic = reply.topics.add()
-                await self._fill(topic, config, slices)
+                await self._fill(topic, config, slices, not request.without_times)
                 if request.sizes:
                     await self._measure(topic, allowance)
             elif request.topics:
@@ -212,10 +212,12 @@ class AdminService(stubs.AdminServicer):
 
     async def _topic(self, config: TopicConfig) -> wire.TopicReply:
         reply = wire.TopicReply()
-        await self._fill(reply, config, Slices())
+        await self._fill(reply, config, Slices(), times=True)
         return reply
 
-    async def _fill(self, reply: wire.TopicReply, config: TopicConfig, slices: Slices) -> None:
+    async def _fill(
+        self, reply: wire.TopicReply, config: TopicConfig, slices: Slices, times: bool
+    ) -> None:
         reply.topic = config.name
         reply.queues = config.queues
         reply.perm = config.perm
@@ -230,7 +232,7 @@ class AdminService(stubs.AdminServicer):
                 queue_id=queue_id,
                 min_offset=low,
                 max_offset=high,
-                last_store_time=self._store_time(config.name, queue_id, high - 1),
+                last_store_time=self._store_time(config.name, queue_id, high - 1) if times else 0,
             )
 
     def _store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:

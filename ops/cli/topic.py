@@ -42,7 +42,7 @@ def list_(
     """List topics by name: all of them, or a part."""
     page = asked(
         lambda client: client.admin.topics_page(
-            contains, after=after, limit=limit or 0, system=system
+            contains, after=after, limit=limit or 0, system=system, times=False
         )
     )
     output.print_rows(map(_row, page.rows), ["topic", "group", "queues", "perm", "messages"])

@@ -886,7 +886,7 @@ class DeleteTopicReply(_message.Message):
     def __init__(self) -> None: ...
 
 class ListTopicsRequest(_message.Message):
-    __slots__ = ("topics", "system", "create", "contains", "after", "limit", "sizes", "problems_only")
+    __slots__ = ("topics", "system", "create", "contains", "after", "limit", "sizes", "problems_only", "without_times")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
@@ -895,6 +895,7 @@ class ListTopicsRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_TIMES_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     system: bool
     create: bool
@@ -903,7 +904,8 @@ class ListTopicsRequest(_message.Message):
     limit: int
     sizes: bool
     problems_only: bool
-    def __init__(self, topics: _Optional[_Iterable[str]] = ..., system: _Optional[bool] = ..., create: _Optional[bool] = ..., contains: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ..., sizes: _Optional[bool] = ..., problems_only: _Optional[bool] = ...) -> None: ...
+    without_times: bool
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., system: _Optional[bool] = ..., create: _Optional[bool] = ..., contains: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ..., sizes: _Optional[bool] = ..., problems_only: _Optional[bool] = ..., without_times: _Optional[bool] = ...) -> None: ...
 
 class ListTopicsReply(_message.Message):
     __slots__ = ("topics", "confirm_offset", "confirm_nonce", "total", "next")

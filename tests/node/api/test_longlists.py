@@ -209,9 +209,9 @@ async def test_a_list_during_which_the_mastership_changes_is_made_anew(
     fill, filled = AdminService._fill, []
 
     async def noting(
-        self: AdminService, reply: wire.TopicReply, config: TopicConfig, slices: Slices
+        self: AdminService, reply: wire.TopicReply, config: TopicConfig, slices: Slices, times: bool
     ) -> None:
-        await fill(self, reply, config, slices)
+        await fill(self, reply, config, slices, times)
         filled.append(config.name)
         if len(filled) == 1:
             history = broker.replication.history

@@ -169,9 +169,11 @@ async def test_rows_are_made_for_the_page_only(
     made: list[str] = []
     fill, fill_group = AdminService._fill, AdminService._fill_group
 
-    async def filling(self: AdminService, reply: Any, config: TopicConfig, slices: Any) -> None:
+    async def filling(
+        self: AdminService, reply: Any, config: TopicConfig, slices: Any, times: bool
+    ) -> None:
         made.append(config.name)
-        await fill(self, reply, config, slices)
+        await fill(self, reply, config, slices, times)
 
     async def describing(self: AdminService, reply: Any, name: str, *how: Any) -> None:
         made.append(name)
@@ -275,6 +277,13 @@ async def test_lists_of_problems_leave_out_what_is_well_and_read_no_times_of_it(
         found = await client.admin.topics(problems_only=True)
         assert [topic.topic for topic in found] == ["%DLQ%buried", "closed", "silent"]
         assert set(timed) == {"%DLQ%buried", "closed", "silent"}
+        timed.clear()
+        page = await client.admin.topics_page("t", limit=0, times=False)
+        assert [topic.stats[1].max_offset for topic in page.rows if topic.topic == "T"] == [5]
+        assert {row.last_store_time_ms for topic in page.rows for row in topic.stats} == {None}
+        assert timed == []
+        page = await client.admin.topics_page("t")
+        assert {row.last_store_time_ms for row in page.rows[0].stats} != {None}
         groups = await client.admin.groups(problems_only=True)
         assert [group.group for group in groups] == ["behind", "buried", "late"]
         assert len(await client.admin.groups()) == len(offsets)
