@@ -87,9 +87,11 @@ class GroupFacts:
         reached = self._broker.pop.reached(group, topic, queue_id)
         if reached is None:
             committed = self._broker.metadata.tables.committed(group, topic, queue_id)
-            committed = position_of(self._broker.core, group, topic, queue_id, committed)
+            if committed < 0:
+                committed = position_of(self._broker.core, group, topic, queue_id, committed)
             reached = committed, committed, 0
-        position, following = (min(max(low, offset), high) for offset in reached[:2])
+        position = min(max(low, reached[0]), high)
+        following = min(max(low, reached[1]), high)
         leased = reached[2]
         behind.position += position
         behind.ready += high - following

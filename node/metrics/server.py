@@ -120,6 +120,7 @@ def _labels(broker: Broker) -> dict[str, dict[str, str]]:
 STEP_SECONDS = 0.001  # longest time that the loop reads without a pause
 RESTS = 4  # times the CPU that a scrape took
 REST_SECONDS_MAX = 10.0
+REST_WAITED_FOR_SECONDS = 1.0  # during the rest before that, the last text is the answer
 MAKING_SECONDS_MAX = 60.0
 WRITE_SECONDS = 0.5  # left for sending the answer
 PATIENCE = 0.5  # share of its time that a request waits before it gets the last text
@@ -166,10 +167,11 @@ class Scrapes:
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
-        until = deadline - WRITE_SECONDS
+        until = begins = deadline - WRITE_SECONDS
         if self._last is not None:
             until = min(until, now + PATIENCE * (deadline - now))
-        if self._making is None and self._rests_until < until:
+            begins = min(until, now + REST_WAITED_FOR_SECONDS)
+        if self._making is None and self._rests_until < begins:
             self._making = self._makings.start(self._make())
         if self._making is not None:
             done, _ = await asyncio.wait((self._making,), timeout=until - now)
