@@ -255,21 +255,31 @@ class AdminService(stubs.AdminServicer):
         topics = await self._topics_of(page.names, slices)
         consumers = self._consumers_of(topics.keys())
         async for name, read in slices.each(topics.items()):
-            if self._groups.exists(name):  # it may have been deleted meanwhile
-                group = reply.groups.add()
-                await self._fill_group(group, name, read, consumers[name], slices)
-                if request.problems_only and not self._group_may_have_problems(group):
-                    del reply.groups[-1]
+            if not self._groups.exists(name):  # it may have been deleted meanwhile
+                continue
+            may_be_well = request.problems_only and not consumers[name]
+            if may_be_well and await self._is_well(name, read, slices):
+                continue
+            group = reply.groups.add()
+            await self._fill_group(group, name, read, consumers[name], slices)
         return reply
 
-    def _group_may_have_problems(self, group: wire.GroupDescription) -> bool:
-        """Whether a group lags, lost messages, has dead letters, or consumers that may disagree."""
-        dead = self._broker.metadata.topics.get(dead_letter_topic(group.group))
-        return (
-            bool(group.members or group.clients or group.subscriptions)
-            or any(row.lag_messages or 0 <= row.committed < row.min_offset for row in group.queues)
-            or (dead is not None and self._has_messages(dead))
-        )
+    async def _is_well(self, group: str, topics: Iterable[str], slices: Slices) -> bool:
+        """Whether a group without consumers has consumed all that there is, and lost nothing.
+
+        topics: that it has read. It is asked of very many groups, so it makes no rows.
+        """
+        dead = self._broker.metadata.topics.get(dead_letter_topic(group))
+        if dead is not None and self._has_messages(dead):
+            return False
+        for topic in topics:
+            committed = self._broker.admission.group_tables().offsets.get((topic, group), {})
+            async for queue_id in slices.each(range(self._queues(topic))):
+                low, high = self._store.queue_range(topic, queue_id)
+                at = committed.get(queue_id, -1)
+                if max(low, at) < high or 0 <= at < low:
+                    return False
+        return True
 
     @unary
     async def DescribeGroup(
