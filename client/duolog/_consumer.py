@@ -234,7 +234,12 @@ class Consumer(Owned):
 
         Raises what ended the reading, or the sending back of a message.
         """
-        work = Work(handler, concurrency, by_key, grace)
+        worker = self.begin(Work(handler, concurrency, by_key, grace))
+        with stop_signals(self.interrupt):
+            await self.work(worker)
+
+    def begin(self, work: Work) -> Worker:
+        """Not called by users: a worker that reads from this consumer, for `work`."""
         self._check_open()
         self._check_idle()
         if not self._started:
@@ -249,9 +254,12 @@ class Consumer(Owned):
         asked, self._stop_asked = self._stop_asked, False
         if asked:
             worker.stop()
+        return worker
+
+    async def work(self, worker: Worker) -> None:
+        """Not called by users: `run`, by the worker of `begin`, which signals do not stop."""
         try:
-            with stop_signals(self.interrupt):
-                await worker.run()
+            await worker.run()
         finally:
             self._worker = None
         try:

@@ -6,7 +6,8 @@ finished when its handler returned, or when it was sent back. One that is neithe
 again, with all behind it in its queue.
 
 As many runners as messages may be handled at a time take turns to take a message and handle it. By
-key, the message of a key that another runner has waits for that runner, which takes it next.
+key, the message of a key that another runner has waits for that runner, which takes it next. On
+demand, each message that is wanted has a runner of its own, which ends with it.
 """
 
 import asyncio
@@ -62,6 +63,10 @@ log = logging.getLogger("duolog.worker")
 log.addHandler(_Unheard())
 
 
+class GivenBack(Exception):
+    """Raised by a handler whose worker stops: the message is delivered again, as if not begun."""
+
+
 class _End(Enum):
     STOPPED = "no more messages are taken"
 
@@ -88,12 +93,16 @@ class Hands(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a worker does: see `Consumer.run`. Raises BadRequest."""
+    """What a worker does: see `Consumer.run`. Raises BadRequest.
+
+    on_demand: take a message for each `Worker.want` alone, in place of `concurrency` at a time.
+    """
 
     handler: Handler
     concurrency: int
     by_key: bool
     grace: float
+    on_demand: bool = False
 
     def __post_init__(self) -> None:
         if not callable(self.handler):
@@ -135,10 +144,10 @@ class Worker:
         self._taking = asyncio.Lock()
         self._runners = Background(lambda error: None)  # each has told it: see `_fail`
         self._calls = Background(lambda error: None)  # a runner waits for each
-        self._left = work.concurrency  # runners that have not ended
+        self._left = 0  # runners that have not ended
         self._full = False  # a runner waits for fewer messages in hand
         self._stopping = self._cancelling = False
-        self._changed = asyncio.Event()  # it cancels, or no runner is left
+        self._changed = asyncio.Event()  # nothing is left to wait for
         self._grace: asyncio.TimerHandle | None = None
         self._error: BaseException | None = None
         self._ended = asyncio.Event()
@@ -148,10 +157,11 @@ class Worker:
     async def run(self) -> None:
         """Handle messages until `stop`. Raises what ended the reading, or a sending back."""
         cancellation: asyncio.CancelledError | None = None
-        for _ in range(self._left):
-            self._runners.start(self._run())
+        if not self._work.on_demand:
+            for _ in range(self._work.concurrency):
+                self.want()
         try:
-            while self._left and not self._cancelling:
+            while not self._over:
                 try:
                     await self._changed.wait()
                 except asyncio.CancelledError as cancelled:
@@ -164,6 +174,18 @@ class Worker:
         error = cancellation or self._error
         if error is not None:
             raise error
+
+    def want(self) -> None:
+        """Handle one more message, for work on demand: the next one that comes, unless it stops."""
+        if not self._stopping:
+            self._left += 1
+            self._runners.start(self._run())
+
+    @property
+    def _over(self) -> bool:
+        """Whether there is nothing to wait for: it cancels, or no runner is left or to come."""
+        ends = self._stopping or not self._work.on_demand
+        return self._cancelling or (not self._left and ends)
 
     def _end(self) -> None:
         if self._grace is not None:
@@ -180,6 +202,7 @@ class Worker:
             self._stopping = True
             self._grace = self.loop.call_later(self._work.grace, self._cancel)
             self._hands.look_again()
+            self._look()
 
     def interrupt(self) -> None:
         """Stop; the second time, cancel running handlers now."""
@@ -189,7 +212,11 @@ class Worker:
 
     def _cancel(self) -> None:
         self._cancelling = True
-        self._changed.set()
+        self._look()
+
+    def _look(self) -> None:
+        if self._over:
+            self._changed.set()
 
     async def ended(self) -> None:
         """Wait until it has stopped."""
@@ -212,6 +239,8 @@ class Worker:
                 while following is not None:
                     await self._handle(following)
                     following = self._following(held.key)
+                if self._work.on_demand:
+                    return
         except asyncio.CancelledError:
             if not self._cancelling:
                 self._fail(Unavailable("a task of the worker was cancelled by the program"))
@@ -221,8 +250,7 @@ class Worker:
             raise
         finally:
             self._left -= 1
-            if not self._left:
-                self._changed.set()
+            self._look()
 
     async def _take(self) -> Held | None:
         """A message whose handling begins; None: there are no more."""
@@ -295,6 +323,8 @@ class Worker:
             await self._call(message)
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise  # they end the event loop, or this task
+        except GivenBack:
+            return
         except BaseException as error:
             if self._cancelling or _is_cancelled():
                 cancelled = isinstance(error, asyncio.CancelledError)

@@ -302,6 +302,62 @@ async def test_a_message_is_consumed_when_all_before_it_in_its_queue_are_handled
     assert bench.node.committed[QUEUES[0]] == 5, "committed when it returns"
 
 
+async def test_a_worker_on_demand_takes_a_message_for_each_that_is_wanted() -> None:
+    bench = Bench()
+    bench.by_key = False
+    await bench.reader._heartbeat()
+    given = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        await bench.handle(message)
+        if given.is_set():
+            bench.node.finished.discard((message.queue_id, message.queue_offset))
+            raise _worker.GivenBack
+
+    worker = bench.consumer.begin(_worker.Work(handle, 1, False, 30.0, on_demand=True))
+    bench.task = asyncio.create_task(bench.consumer.work(worker))
+    bench.arrive(QUEUES[0], 5)
+    await turns()
+    assert bench.handled == []
+    worker.want()
+    worker.want()
+    await turns()
+    assert list(bench.running) == [(0, 0), (0, 1)]
+    bench.end((0, 0))
+    await turns()
+    assert list(bench.running) == [(0, 1)], "its runner takes no other"
+    assert not bench.task.done(), "more may be wanted"
+    for _ in range(3):
+        worker.want()
+    await turns()
+    bench.consumer.stop()
+    await turns()
+    worker.want()  # it stops
+    await turns()
+    assert list(bench.running) == [(0, 1), (0, 2), (0, 3), (0, 4)]
+    bench.end((0, 1))
+    bench.end((0, 2), Boom("no"))
+    await turns()
+    given.set()
+    bench.end((0, 3))
+    bench.end((0, 4))
+    await bench.task
+    assert bench.node.back == [(0, 2)]
+    assert bench.node.committed[QUEUES[0]] == 3, "what was given back comes again"
+
+
+async def test_a_worker_on_demand_from_which_nothing_is_wanted_stops() -> None:
+    bench = Bench()
+    await bench.reader._heartbeat()
+    worker = bench.consumer.begin(_worker.Work(bench.handle, 1, False, 30.0, on_demand=True))
+    bench.task = asyncio.create_task(bench.consumer.work(worker))
+    await turns()
+    assert not bench.task.done()
+    bench.consumer.stop()
+    await bench.task
+    assert not bench.task.cancelled()
+
+
 async def test_keys_wait_for_nobody_but_themselves() -> None:
     bench = Bench()
     await bench.start(concurrency=2, by_key=True)

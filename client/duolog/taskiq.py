@@ -1,0 +1,354 @@
+"""A TaskIQ broker over a topic: its tasks are messages, its workers the members of a group.
+
+    broker = DuologBroker("127.0.0.1:8081")
+
+    @broker.task
+    async def add(one: int, two: int) -> int: ...
+
+Rules:
+
+- A message is consumed once TaskIQ has acknowledged its task and all before it in its queue: no
+  committed offset passes a task that runs. What is not acknowledged when a worker ends runs again.
+- A worker takes a message only when TaskIQ asks for one: `--max-async-tasks` says how many tasks it
+  has at a time.
+- A task whose handling fails in TaskIQ's hooks, or that the worker does not know, is sent back: the
+  group gets it again later, and after the last attempt it is a dead letter. What is no task at all
+  is a dead letter at once.
+
+Needs the extra `duolog[taskiq]`.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+from duolog._background import Background, close_all
+from duolog._checks import checked_number, checked_text, checked_whole
+from duolog._client import Client, parse_endpoints
+from duolog._columns import property_text
+from duolog._consumer import Consumer
+from duolog._errors import BadRequest, NoPermission, TopicExists
+from duolog._message import Message
+from duolog._producer import Producer
+from duolog._tls import Tls
+from duolog._worker import GRACE_SECONDS_MAX, GivenBack, Work, Worker
+
+try:
+    from taskiq import AckableMessage, AsyncBroker, BrokerMessage
+    from taskiq.labels import prepare_label
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        f"{missing}; duolog.taskiq needs TaskIQ: pip install 'duolog[taskiq]'", name=missing.name
+    ) from missing
+
+__all__ = ["DuologBroker"]
+
+log = logging.getLogger("duolog.taskiq")
+
+QUEUES_MAX = 1024
+COMMIT_SECONDS = 1.0  # what was acknowledged since runs again after a crash
+CLOSE_SECONDS = 1.0  # for what is sent back while the broker closes
+LABEL_CHARS_MAX = 1000  # of a label that becomes a property
+
+
+class NotHandled(Exception):
+    """A task that was not handled: it is sent back."""
+
+
+class DuologBroker(AsyncBroker):
+    """A broker whose tasks are messages of a topic.
+
+    A label `delay` (seconds) or `deliver_at` (ms since 1970) delays a task in the store, for at
+    most 3 days; of both, the later time counts. Labels are properties of the message as well, where
+    they can be; the task's name is its tag, its id a key.
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        *,
+        topic: str = "taskiq",
+        group: str = "taskiq",
+        queues: int = 16,
+        session: float = 10.0,
+        user: str = "",
+        password: str = "",
+        tls: Tls | bool | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        """Not connected yet: see `startup`. Raises BadRequest.
+
+        Args:
+            endpoints: as for `duolog.Client`; so are user, password, tls and timeout.
+            topic: made by `startup` where it does not exist.
+            group: of the workers; workers of different groups all get every task.
+            queues: of a topic that is made; at most so many worker processes get tasks.
+            session: seconds of silence after which other workers get a worker's tasks. A task that
+                takes longer may run twice where workers come and go.
+        """
+        super().__init__()
+        parse_endpoints(endpoints)
+        self.topic = checked_text("topic", topic)
+        self.group = checked_text("group", group)
+        self._queues = checked_whole("queues", queues, 1, QUEUES_MAX)
+        self._session = checked_number("session", session, 0)
+        self._endpoints = endpoints
+        self._options: dict[str, Any] = {
+            "user": user,
+            "password": password,
+            "tls": tls,
+            "timeout": timeout,
+        }
+        self._open: _Open | None = None
+
+    async def startup(self) -> None:
+        """Connect, and make the topic where it does not exist; once more does no more.
+
+        Raises what `Client` and its `create_topic` raise.
+        """
+        if self._open is None:
+            # Not before: the program may fork between.
+            client = Client(self._endpoints, **self._options)
+            try:
+                await self._make_topic(client)
+            except BaseException:
+                await client.close()
+                raise
+            self._open = _Open(client)
+        await super().startup()
+
+    async def _make_topic(self, client: Client) -> None:
+        try:
+            await client.admin.create_topic(self.topic, self._queues)
+        except TopicExists:
+            pass  # with other settings, which stay
+        except NoPermission as error:
+            log.info("topic %s must have been made by another user: %s", self.topic, error)
+
+    async def shutdown(self) -> None:
+        """Stop listening, commit what was acknowledged, disconnect. May be called again."""
+        try:
+            await super().shutdown()
+        finally:
+            opened, self._open = self._open, None
+            if opened is not None:
+                await opened.close()
+
+    async def kick(self, message: BrokerMessage) -> None:
+        """Send a task. Raises what `Producer.send` raises, BadRequest for a wrong delay."""
+        opened, labels = self._opened(), message.labels
+        texts = {name: prepare_label(value)[0] for name, value in labels.items()}
+        delay, deliver_at = _delay_in(labels)
+        await opened.producer.send(
+            self.topic,
+            message.message,
+            tags=message.task_name if _fits("TASK", message.task_name) else None,
+            keys=message.task_id if _is_key(message.task_id) else (),
+            properties={name: text for name, text in texts.items() if _fits(name, text)},
+            delay=delay,
+            deliver_at=deliver_at,
+        )
+
+    async def listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
+        """Tasks for this worker, as a member of the group. Raises what ended the reading."""
+        opened = self._opened()
+        consumer = opened.client.consumer(
+            self.group, self.topic, session=self._session, commit_interval=COMMIT_SECONDS
+        )
+        await consumer.start()
+        listening = _Listening(self, consumer)
+        opened.listening.append(listening)
+        try:
+            while (task := await listening.next()) is not None:
+                yield task
+        finally:
+            listening.stop()
+
+    def _opened(self) -> "_Open":
+        if self._open is None:
+            raise BadRequest("the broker was not started, or is shut down: await broker.startup()")
+        return self._open
+
+
+class _Open:
+    """What a broker has from `startup` to `shutdown`."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.producer: Producer = client.producer()
+        self.listening: list[_Listening] = []
+
+    async def close(self) -> None:
+        """End everything. Bounded."""
+        await close_all([one.close for one in self.listening], [self.client.close])
+
+
+class _Acknowledgement:
+    """What TaskIQ calls once it is done with a message."""
+
+    def __init__(self) -> None:
+        self.called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def __call__(self) -> None:
+        if not self.called.done():
+            self.called.set_result(None)
+
+    def refuse(self, error: Exception) -> None:
+        """It will not be called."""
+        if not self.called.done():
+            self.called.set_exception(error)
+
+    def expect(self) -> None:
+        """Expect the call by the end of the running task, unless that ends without an error: then
+        the program calls it later (`AcknowledgeType.MANUAL`)."""
+        handling = asyncio.current_task()
+        if handling is not None:
+            handling.add_done_callback(self._handled)
+
+    def _handled(self, handling: "asyncio.Task[Any]") -> None:
+        if self.called.done():
+            return  # asyncio reports its error, if it has one
+        if handling.cancelled():
+            self.refuse(NotHandled("its handling was cancelled"))
+        elif (error := handling.exception()) is not None:
+            refused = NotHandled(f"its handling failed: {type(error).__name__}: {error}")
+            refused.__cause__ = error
+            self.refuse(refused)
+
+
+class _Task(AckableMessage):
+    """A message as TaskIQ's receiver gets it.
+
+    The receiver handles each in an asyncio task of its own, which looks into it first. Where its
+    hooks raise, that task ends, and nobody calls `ack`.
+    """
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "data":
+            super().__getattribute__("ack").expect()
+        return super().__getattribute__(name)
+
+
+class _Listening:
+    """A worker's member of the group: reads on demand, and holds what TaskIQ has not finished."""
+
+    def __init__(self, broker: DuologBroker, consumer: Consumer) -> None:
+        self._broker = broker
+        self._consumer = consumer
+        self._background = Background(lambda error: None)  # `next` raises it
+        self._running: asyncio.Task[None] | None = None
+        self._worker: Worker | None = None
+        # The one that TaskIQ asked for; None: there are no more.
+        self._asked: asyncio.Queue[AckableMessage | None] = asyncio.Queue()
+        self._unfinished: set[_Acknowledgement] = set()
+
+    async def next(self) -> AckableMessage | None:
+        """A message more for TaskIQ; None: there are no more. Raises what ended the reading."""
+        if self._running is None:
+            self._running = self._background.start(self._run())
+            self._running.add_done_callback(lambda _: self._asked.put_nowait(None))
+        else:
+            self._want()
+        found = await self._asked.get()
+        if found is None:
+            await self._running
+        return found
+
+    async def _run(self) -> None:
+        work = Work(self._hand_over, 1, False, GRACE_SECONDS_MAX, on_demand=True)
+        self._worker = self._consumer.begin(work)
+        self._want()
+        await self._consumer.work(self._worker)
+
+    def _want(self) -> None:
+        if self._worker is not None:
+            self._worker.want()
+
+    def stop(self) -> None:
+        """Take no more messages; those that TaskIQ has are still acknowledged."""
+        if self._worker is not None:
+            self._worker.stop()
+
+    async def close(self) -> None:
+        """Give back what is not acknowledged, commit the rest, leave the group. Bounded."""
+        self.stop()
+        left = [one for one in self._unfinished if not one.called.done()]
+        if left:
+            log.warning("%d tasks were not finished: they run again", len(left))
+        for one in left:
+            one.refuse(GivenBack())
+        if not await self._background.finish(CLOSE_SECONDS) and self._worker is not None:
+            self._worker.interrupt()
+            await self._background.finish()
+        await self._consumer.close()
+
+    async def _hand_over(self, message: Message) -> None:
+        """The handler of a message: ends once TaskIQ has acknowledged it."""
+        try:
+            is_task = await self._is_task(message)
+        except BaseException:
+            self._want()  # in its place
+            raise
+        if not is_task:
+            self._want()
+            return
+        acknowledgement = _Acknowledgement()
+        self._unfinished.add(acknowledgement)
+        self._asked.put_nowait(_Task(data=message.body, ack=acknowledgement))
+        try:
+            await acknowledgement.called
+        finally:
+            self._unfinished.discard(acknowledgement)
+
+    async def _is_task(self, message: Message) -> bool:
+        """Whether it is a task; what is none becomes a dead letter. Raises NotHandled where this
+        worker does not know the task."""
+        try:
+            task = self._broker.formatter.loads(message.body)
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            topic = await self._consumer.send_back(message, delay_level=-1)
+            log.error("%r is no task (%s): it is in %s", message, reason, topic)
+            return False
+        if self._broker.find_task(task.task_name) is None:
+            raise NotHandled(f'this worker has no task "{task.task_name}"')
+        return True
+
+
+def _delay_in(labels: Mapping[str, Any]) -> tuple[float | None, int | None]:
+    """`delay` and `deliver_at` of a send; of both labels, the later time. Raises BadRequest."""
+    delay, deliver_at = (_number_in(labels, name) for name in ("delay", "deliver_at"))
+    if deliver_at is None:
+        return delay, None
+    if delay is None:
+        return None, int(deliver_at)
+    return None, max(int(deliver_at), int((time.time() + delay) * 1000))
+
+
+def _number_in(labels: Mapping[str, Any], name: str) -> float | None:
+    value = labels.get(name)
+    if value is None:
+        return None
+    try:
+        return checked_number(f"label {name}", float(value), 0, 1e15)
+    except (TypeError, ValueError):
+        raise BadRequest(f"label {name} is {value!r}; it must be a number") from None
+
+
+def _fits(name: str, text: str) -> bool:
+    """Whether a label can be a property: the message itself has all of them."""
+    try:
+        property_text(None, (), {name: text})
+    except BadRequest:
+        return False
+    return len(text) <= LABEL_CHARS_MAX
+
+
+def _is_key(task_id: str) -> bool:
+    try:
+        property_text(None, task_id, None)
+    except BadRequest:
+        return False
+    return True
