@@ -3,7 +3,7 @@
     pip install 'duolog[taskiq]' duolog-server
     duolog node start --data /tmp/duolog &
     taskiq worker examples.tasks:broker &
-    python -m examples.tasks
+    python examples/tasks.py
 
 A worker that is killed loses nothing: what it had not finished runs in another one.
 """

@@ -25,15 +25,16 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from duolog._background import Background, close_all
+from duolog._backoff import BackOff
 from duolog._checks import checked_number, checked_text, checked_whole
 from duolog._client import Client, parse_endpoints
 from duolog._columns import property_text
 from duolog._consumer import Consumer
-from duolog._errors import BadRequest, NoPermission, TopicExists
+from duolog._errors import BadRequest, NoPermission, Retryable, TopicExists
 from duolog._message import Message
 from duolog._producer import Producer
 from duolog._tls import Tls
-from duolog._worker import GRACE_SECONDS_MAX, GivenBack, Work, Worker
+from duolog._worker import GivenBack, Work, Worker
 
 try:
     from taskiq import AckableMessage, AsyncBroker, BrokerMessage
@@ -49,7 +50,7 @@ log = logging.getLogger("duolog.taskiq")
 
 QUEUES_MAX = 1024
 COMMIT_SECONDS = 1.0  # what was acknowledged since runs again after a crash
-CLOSE_SECONDS = 1.0  # for what is sent back while the broker closes
+CLOSE_SECONDS = 1.0  # for acknowledgements, and what is sent back, once the reading has ended
 LABEL_CHARS_MAX = 1000  # of a label that becomes a property
 
 
@@ -152,19 +153,28 @@ class DuologBroker(AsyncBroker):
         )
 
     async def listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
-        """Tasks for this worker, as a member of the group. Raises what ended the reading."""
-        opened = self._opened()
-        consumer = opened.client.consumer(
-            self.group, self.topic, session=self._session, commit_interval=COMMIT_SECONDS
-        )
-        await consumer.start()
-        listening = _Listening(self, consumer)
-        opened.listening.append(listening)
-        try:
-            while (task := await listening.next()) is not None:
-                yield task
-        finally:
-            listening.stop()
+        """Tasks for this worker, as a member of the group.
+
+        Where no node answers for long, it joins again and again. Raises what ends the reading for
+        good.
+        """
+        opened, pauses = self._opened(), BackOff()
+        while True:
+            consumer = opened.client.consumer(
+                self.group, self.topic, session=self._session, commit_interval=COMMIT_SECONDS
+            )
+            listening = _Listening(self, consumer)
+            opened.listening.append(listening)
+            try:
+                while (task := await listening.next()) is not None:
+                    pauses = BackOff()
+                    yield task
+                return
+            except Retryable as error:
+                log.warning("tasks cannot be read now, and will be again: %s", error)
+            await listening.close()
+            opened.listening.remove(listening)
+            await asyncio.sleep(pauses.next())
 
     def _opened(self) -> "_Open":
         if self._open is None:
@@ -257,7 +267,8 @@ class _Listening:
         return found
 
     async def _run(self) -> None:
-        work = Work(self._hand_over, 1, False, GRACE_SECONDS_MAX, on_demand=True)
+        await self._consumer.start()
+        work = Work(self._hand_over, 1, False, CLOSE_SECONDS, on_demand=True)
         self._worker = self._consumer.begin(work)
         self._want()
         await self._consumer.work(self._worker)
@@ -266,22 +277,18 @@ class _Listening:
         if self._worker is not None:
             self._worker.want()
 
-    def stop(self) -> None:
-        """Take no more messages; those that TaskIQ has are still acknowledged."""
-        if self._worker is not None:
-            self._worker.stop()
-
     async def close(self) -> None:
         """Give back what is not acknowledged, commit the rest, leave the group. Bounded."""
-        self.stop()
+        if self._worker is not None:
+            self._worker.stop()
         left = [one for one in self._unfinished if not one.called.done()]
         if left:
             log.warning("%d tasks were not finished: they run again", len(left))
         for one in left:
             one.refuse(GivenBack())
-        if not await self._background.finish(CLOSE_SECONDS) and self._worker is not None:
-            self._worker.interrupt()
-            await self._background.finish()
+        if self._worker is None:
+            await self._background.stop()  # it was joining
+        await self._background.finish()
         await self._consumer.close()
 
     async def _hand_over(self, message: Message) -> None:
