@@ -342,6 +342,8 @@ async def test_a_worker_on_demand_takes_a_message_for_each_that_is_wanted() -> N
     bench.end((0, 3))
     bench.end((0, 4))
     await bench.task
+    worker.want()
+    assert not worker._runners.busy, "it has ended"
     assert bench.node.back == [(0, 2)]
     assert bench.node.committed[QUEUES[0]] == 3, "what was given back comes again"
 
