@@ -7,7 +7,7 @@ SPARK := $(VENV)/.spark
 KERNELS := $(VENV)/.kernels
 SPARK_CLASSES := $(VENV)/spark.jsa
 
-.PHONY: help venv certs demo pipeline test test-all check fmt proto sim sim-mutants mutation mutation-room bench bench-peers fuzz interop clean docs up down \
+.PHONY: help venv certs demo pipeline test test-all check fmt proto sim sim-mutants mutation mutation-room bench bench-peers fuzz interop clean docs docs-site docs-serve up down \
   chaos chaos-containers test-long test-grpc test-spark test-cluster test-containers fetch dist
 
 SEEDS ?= 500
@@ -146,6 +146,16 @@ docs: venv  ## Generate the pages of docs/ and the dashboards that are made from
 	@$(BIN)/python -m tools.log_reference
 	@$(BIN)/python -m tools.dashboards
 	@$(BIN)/python -m tools.transitions
+
+$(VENV)/.docs: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'zensical==0.0.73'
+	@touch $@
+
+docs-site: $(VENV)/.docs  ## Build the documentation site into build/site; dead links are errors.
+	@$(BIN)/python -m tools.docs_site
+
+docs-serve: $(VENV)/.docs  ## Show the documentation site at 127.0.0.1:8000, and follow changes.
+	@$(BIN)/zensical serve
 
 sim: venv  ## Run a simulated cluster from $(SEEDS) fresh seeds (or from BASE on); kept failures run first.
 	@$(BIN)/python -m sim --seeds $(SEEDS) $(if $(BASE),--base $(BASE))

@@ -147,6 +147,7 @@ if __name__ == "__main__":
         shutil.rmtree(sys.argv[2], ignore_errors=True)
     else:
         sys.argv = ["duolog", *began["words"]]
+        os.environ.update(began.get("environment", {}))
         if began["clock"]:
             skippedtime.follow(Path(began["clock"]))
         if began["module"]:

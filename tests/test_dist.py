@@ -225,7 +225,7 @@ def _cpu_seconds(pid: int) -> float:
 def _run_the_readme(
     programs: Path, endpoint: str, data: Path, folder: Path, node: "subprocess.Popen[bytes]"
 ) -> None:
-    """Run the commands after the node's start, then the program until it has what it sent."""
+    """Run the commands after the node's start, and the program."""
     readme = (ROOT / "README.md").read_text().partition("## Five minutes")[2]
     (_, started, commands) = _first(CONSOLE, readme).partition("duolog node start")
     assert started
@@ -247,21 +247,9 @@ def _run_the_readme(
 
 
 def _run_the_program(programs: Path, endpoint: str, code: str) -> None:
-    """It consumes until it is stopped."""
     assert "127.0.0.1:8081" in code
-    program = subprocess.Popen(
-        [programs / "python", "-uc", code.replace("127.0.0.1:8081", endpoint)],
-        stdout=subprocess.PIPE,
-        cwd="/",
-    )
-    assert program.stdout is not None
-    late = threading.Timer(DEADLINE_SECONDS, program.kill)
-    late.start()
-    with program.stdout as output:
-        assert any(line.endswith(b" b'hello'\n") for line in output)
-    late.cancel()
-    program.kill()
-    program.wait()
+    printed = run(programs / "python", "-c", code.replace("127.0.0.1:8081", endpoint))
+    assert printed.endswith(" b'hello'\n")
 
 
 def _run_the_page_on_testing(programs: Path, dist: Path, folder: Path) -> None:

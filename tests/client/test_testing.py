@@ -3,7 +3,6 @@
 import importlib.metadata
 import importlib.util
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -21,10 +20,10 @@ import pytest_duolog
 from duolog.testing import ChildError, Cluster, Node, ServerMissing, _forks, _server
 from duolog.testing._forks import NODES
 
+from tests import documented
 from tests.process.forks import ROOT, environment
 from tests.until import wait_until
 
-PAGE = ROOT / "docs" / "testing.md"
 RUN_SECONDS = 300
 # Tests of a user: these run in a pytest of their own, with two workers.
 ISOLATION = """
@@ -77,7 +76,7 @@ PLAIN = ("-q", "-p", "no:cacheprovider", "--junitxml", "results.xml")
 
 @pytest.fixture(scope="module")
 def user_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A user's tests, and the blocks of the page as such: their directory, and what was printed.
+    """A user's tests, and the blocks of pages as such: their directory, and what was printed.
 
     In a session within this process, where nodes are forked.
     """
@@ -102,7 +101,10 @@ def user_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def blocks() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    """Those that are tests."""
+    pages = (ROOT / "docs" / name for name in ("testing.md", "tutorial.md"))
+    found = [block.text for page in pages for block in documented.blocks(page, "python")]
+    return [text for text in found if "def test_" in text]
 
 
 def results(directory: Path, module: str) -> dict[str, bool]:
@@ -114,7 +116,7 @@ def results(directory: Path, module: str) -> dict[str, bool]:
     }
 
 
-def test_the_code_of_the_page_runs(user_run: tuple[Path, str]) -> None:
+def test_the_code_of_the_pages_runs(user_run: tuple[Path, str]) -> None:
     directory, printed = user_run
     found = results(directory, "test_block")
     assert len(found) == sum(block.count("def test_") for block in blocks()) > 4

@@ -2,25 +2,20 @@
 runbook whose commands exist.
 """
 
-import itertools
 import os
 import re
 import resource
-import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
-from duolog_server.ops.cli.main import app
 from tests import promql
-from tests.cluster.documented import console_lines
 from tests.cluster.scrapedgroup import Story
+from tests.commandline import commands_of, parse, words_of
 
 ROOT = Path(__file__).parent.parent.parent
 RULE_FILE, TEST_FILE = (
@@ -246,47 +241,13 @@ def test_the_stories_have_every_metric_that_rules_read() -> None:
 # -- commands of the runbooks --------------------------------------------------------------------
 
 
-def commands(page: Path) -> list[str]:
-    """Commands in console blocks, and those in the text."""
-    inline = re.findall(r"`(duolog [^`]+)`", page.read_text())
-    return [line for line in (*console_lines(page), *inline) if line.startswith("duolog ")]
-
-
-def parse(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise what the command line would refuse; run nothing."""
-    words = list(itertools.takewhile(lambda word: word != ">", shlex.split(command)))
-    monkeypatch.setattr(sys, "argv", words)  # by which it imports only the noun that is named
-    found: Any = typer.main.get_command(app)
-    name, *rest = words
-    context = None
-    try:
-        while True:
-            context = found.make_context(name, rest, parent=context)
-            if not hasattr(found, "resolve_command"):
-                return
-            name, found, rest = found.resolve_command(
-                context, [*context._protected_args, *context.args]
-            )
-    except typer.Exit:
-        assert "--help" in words
-
-
 @pytest.mark.parametrize("page", [INDEX, *PAGES], ids=lambda page: page.stem)
 def test_every_command_of_a_runbook_exists(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = commands(page)
+    inline = re.findall(r"`(duolog [^`]+)`", page.read_text())
+    found = [*commands_of(page), *(words for line in inline for words in words_of(line))]
     assert found
-    for command in found:
-        parse(command, monkeypatch)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    ["duolog cluster state", "duolog node check --wrte", "duolog group show", "duolog nod check"],
-)
-def test_a_command_that_is_not_there_is_found(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (usage_error,) = typer.BadParameter.__bases__
-    with pytest.raises(usage_error):
-        parse(wrong, monkeypatch)
+    for words in found:
+        parse(words, monkeypatch)
 
 
 def test_settings_that_the_pages_name_exist() -> None:

@@ -19,7 +19,7 @@ import pytest
 from duolog_server.chaos.run import Result, Run
 from duolog_server.chaos.timeline import Fault
 from duolog_server.chaos.workload import Load
-from tests.cluster.documented import console_lines
+from tests.documented import console_lines
 
 ROOT = Path(__file__).parent.parent.parent
 KINDS = ("kill", "pause", "disconnect", "cut_one_way", "restart", "etcd_kill", "switch")

@@ -22,8 +22,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from duolog_server.node.broker import EXIT_FENCED
 from duolog_server.node.runtime.config import Config, load
-from tests.cluster.documented import console_lines
 from tests.cluster.manifests import FOLDER, NAMESPACE, Pod, documents, named
+from tests.documented import console_lines
 from tests.etcd import need_etcd
 from tests.until import BLOCKING_SECONDS, wait_until
 

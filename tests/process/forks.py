@@ -39,6 +39,10 @@ OF_SPARK = ("SPARK_", "PYSPARK_")  # a session sets some, and only jobs read the
 class Commands(Forks):
     """Forks of commands, which are run to their end."""
 
+    def asks(self) -> int:
+        """The socket that takes requests, for programs that a test starts."""
+        return self._started().fileno()
+
     def run(
         self, words: Sequence[str], directory: Path, stdin: str, timeout: float
     ) -> "subprocess.CompletedProcess[str]":

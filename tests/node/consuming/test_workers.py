@@ -14,19 +14,19 @@ import duolog
 import duolog.sync
 import pytest
 
+from tests.documented import ROOT, blocks
 from tests.nodefixtures import StartNode
 from tests.process.support import NodeProcess
 from tests.until import WAIT_SECONDS, wait_until
 
 # Jobs in the background, as this one may be, are started to ignore it.
 HEEDING = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-PAGE = Path(__file__).parents[3] / "docs" / "consuming.md"
+PAGE = ROOT / "docs" / "consuming.md"
 
 
 def programs() -> list[str]:
     """Those of the section on workers: an asynchronous one, and one in threads."""
-    section = PAGE.read_text().partition("\n## Workers\n")[2].partition("\n## ")[0]
-    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    return [block.text for block in blocks(PAGE, "python") if "consumer.run(" in block.text]
 
 
 @contextmanager
