@@ -105,7 +105,7 @@ test: venv etcd  ## Run the tests that a change needs, in some minutes.
 # The simulator's kept runs and planted bugs are of `sim` and `sim-mutants`, but for a few that the commit draws.
 test-all: test test-long test-grpc test-spark test-cluster  ## Run all tests; those of containers where a Docker engine answers.
 
-test-long: venv etcd java $(VENV)/.dist
+test-long: venv etcd java $(VENV)/.dist $(VENV)/.docs
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "(long or interop) and not containers and not spark"
 
 # Tests of posting have nodes of their own making, which no transport reaches.
