@@ -294,7 +294,8 @@ class Admin:
 
         Args:
             problems_only: only groups that lag, whose messages were deleted before they were
-                consumed, that have dead letters, or consumers. Older nodes answer with all groups.
+                consumed, that have dead letters, whose consumers do not read the same, or are more
+                than there are queues. Older nodes answer with all groups.
         """
         request = checked_request(wire.ListGroupsRequest, problems_only=problems_only)
         answers = await self._ask_all(

@@ -257,15 +257,25 @@ class AdminService(stubs.AdminServicer):
         async for name, read in slices.each(topics.items()):
             if not self._groups.exists(name):  # it may have been deleted meanwhile
                 continue
-            may_be_well = request.problems_only and not consumers[name]
+            may_be_well = request.problems_only and self._agree(consumers[name])
             if may_be_well and await self._is_well(name, read, slices):
                 continue
             group = reply.groups.add()
             await self._fill_group(group, name, read, consumers[name], slices)
         return reply
 
+    def _agree(self, consumers: Collection[Consumer]) -> bool:
+        """Whether the consumers of a group read the same, and there are queues for all of them."""
+        ways = {frozenset(consumer.reads) for consumer in consumers}
+        topics = {read.topic for way in ways for read in way}
+        return len(ways) <= 1 and all(
+            len(consumers) <= self._queues(topic)
+            for topic in topics
+            if not topic.startswith(RETRY_PREFIX)
+        )
+
     async def _is_well(self, group: str, topics: Iterable[str], slices: Slices) -> bool:
-        """Whether a group without consumers has consumed all that there is, and lost nothing.
+        """Whether a group has consumed all that there is, and lost nothing.
 
         topics: that it has read. It is asked of very many groups, so it makes no rows.
         """
