@@ -15,6 +15,7 @@ from duolog_server.ops.inspection.doctor.diagnosis import diagnose, second_look
 from duolog_server.ops.inspection.doctor.findings import NOTE, Clock, Finding, Seen, replica_of
 
 NODE_SECONDS = 3.0  # that one node has to answer
+GROUPS_SECONDS = 6.0  # that nodes have to go through all groups and topics
 AGAIN_SECONDS = 2.0  # until the second look, where the first one found something
 
 
@@ -114,14 +115,14 @@ async def _consumption(
 ) -> tuple[tuple[GroupDescription, ...], tuple[TopicDescription, ...], str]:
     """Consumer groups and topics, or why they cannot be read."""
     try:
-        async with asyncio.timeout(NODE_SECONDS):
+        async with asyncio.timeout(GROUPS_SECONDS):
             groups, topics = await asyncio.gather(
                 client.admin.groups(problems_only=True), client.admin.topics(problems_only=True)
             )
     except DuologError as error:
         return (), (), f"{type(error).__name__}: {error}"
     except TimeoutError:
-        return (), (), f"no answer within {NODE_SECONDS:.0f} s"
+        return (), (), f"no answer within {GROUPS_SECONDS:.0f} s"
     return tuple(groups), tuple(topics), ""
 
 
