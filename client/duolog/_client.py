@@ -264,6 +264,7 @@ class Client:
             if shares
             else OffsetFile(offsets_file),
         )
+        self._consumers = [one for one in self._consumers if not one.closed]
         self._consumers.append(made)
         return made
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -36,9 +37,15 @@ from taskiq.exceptions import SendTaskError
 from taskiq.receiver import Receiver
 
 from tests.client.test_worker import turns
+from tests.keyfiles import access_files
 from tests.until import WAIT_SECONDS, until
 
 SESSION = 1.0
+
+
+@pytest.fixture(autouse=True)
+def quick_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duolog.taskiq.COMMIT_SECONDS", 0.1)
 
 
 def broker_of(node: Node, **options: Any) -> DuologBroker:
@@ -499,6 +506,33 @@ async def test_a_start_without_a_node_fails_and_leaves_nothing_open(duolog_node:
         await broker.startup()
     assert broker._open is None
     await broker.shutdown()
+
+
+async def test_a_user_who_may_make_no_topic_uses_one_that_is_there(tmp_path: Path) -> None:
+    password = "a password of the test"
+    files = access_files(tmp_path, password)
+    node = Node({f"access.{name}": value for name, value in files.items()})
+    entries = [("Topic:taskiq", ["Pub", "Sub"]), ("Group:taskiq", ["Sub", "Get"])]
+    policies = [{"resource": name, "actions": may, "decision": "Allow"} for name, may in entries]
+    rights = json.dumps({"policies": [{"policyType": "Custom", "entries": policies}]})
+    ran = asyncio.Event()
+    with contextlib.closing(node):
+        await asyncio.to_thread(node.start, "root", password)
+        async with duolog.Client(node.endpoint, user="root", password=password) as root:
+            await root.admin.create_topic("taskiq", 1)
+            await root.access.create_user("root", password, is_super=True)
+            await root.access.create_user("worker", password)
+            await root.access.set_rights("worker", rights)
+            broker = broker_of(node, user="worker", password=password)
+
+            @broker.task
+            async def work() -> None:
+                ran.set()
+
+            async with started(broker):
+                await work.kiq()
+            async with working(broker):
+                await until(ran.is_set)
 
 
 async def test_a_worker_whose_tasks_are_all_cancelled_ends_and_loses_nothing(
