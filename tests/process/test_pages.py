@@ -15,7 +15,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
@@ -92,6 +93,11 @@ class Terminal:
         assert ended, f"{line}: has not ended; it printed\n{self.printed(began)}"
         status = int(os.read(self._ends, 8))
         assert status == 0, f"{line}: exit status {status}; it printed\n{self.printed(began)}"
+
+    def print(self, text: str) -> None:
+        """Print a text."""
+        with self._file.open("a") as file:
+            file.write(text)
 
     def size(self) -> int:
         """Bytes that were printed."""
@@ -224,7 +230,13 @@ class Reader:
             job = line.split()[1]
             line = f"pid=$(jobs -p {job}); kill {job}; wait $pid"
         began = self._terminal.size()
-        self._terminal.run(line)
+        program = self.directory / line.removeprefix("python ")
+        if program.is_file() and "duolog.testing" in program.read_text():
+            with redirect_stdout(StringIO()) as here:  # where nodes are forked already
+                exec(compile(program.read_text(), program.name, "exec"), {})
+            self._terminal.print(here.getvalue())
+        else:
+            self._terminal.run(line)
 
         def missing() -> set[str]:
             there = self._terminal.printed(began).splitlines()
@@ -321,10 +333,7 @@ RUN = (
     "client/README.md",
     "docs/coming-from.md",
     "docs/consuming.md",
-    "docs/formats.md",
     "docs/producing.md",
-    "docs/quotas.md",
-    "docs/replication.md",
     "docs/tutorial.md",
 )
 RUN_WITH_THE_LONG_TESTS = (
@@ -332,6 +341,9 @@ RUN_WITH_THE_LONG_TESTS = (
     "docs/backup.md",
     "docs/connecting.md",
     "docs/console.md",
+    "docs/formats.md",
+    "docs/quotas.md",
+    "docs/replication.md",
     "docs/rocketmq.md",
 )
 ELSEWHERE = {
