@@ -1,6 +1,6 @@
 """duolog: the Python SDK of the duolog message store.
 
-    async with duolog.Client("127.0.0.1:8765") as client:
+    async with duolog.Client("127.0.0.1:8081") as client:
         async with client.producer() as producer:
             await producer.send("greetings", b"hello", tags="en", key="order-1")
         async with client.consumer("readers", "greetings") as consumer:

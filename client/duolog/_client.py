@@ -70,9 +70,11 @@ def parse_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:
 class Client:
     """A connection to duolog.
 
-    async with Client("127.0.0.1:8765") as client:
-        async with client.producer() as producer:
-            await producer.send("greetings", b"hello", tags="en")
+        async with Client("127.0.0.1:8081") as client:
+            async with client.producer() as producer:
+                await producer.send("greetings", b"hello", tags="en")
+
+    It finds the other nodes of the cluster by itself, and follows masters.
     """
 
     def __init__(
@@ -178,9 +180,9 @@ class Client:
     ) -> Transactions:
         """Transactions of a group of producers.
 
-        async with client.transactions("orders", check) as transactions:
-            async with transactions.begin("paid", b"order 7"):
-                ...  # the local part: an exception rolls back
+            async with client.transactions("orders", check) as transactions:
+                async with transactions.begin("paid", b"order 7"):
+                    ...  # the local part: an exception rolls back
 
         Args:
             group: its members answer for each other's transactions.
