@@ -25,6 +25,7 @@ def test_a_topic_is_created_and_deleted(site: Cluster, open_window: Open) -> Non
     page.wait_for_url(f"{site.url}/topics/parcels")
     told = page.locator(".told").inner_text()
     assert told == "Topic parcels has 4 queues now. Clients may receive only."
+    page.get_by_text("More", exact=True).click()
     page.get_by_role("link", name="Delete").click()
     page.get_by_label("Type parcels to confirm").fill("parcel")
     page.get_by_role("button", name="Delete").click()

@@ -15,7 +15,7 @@ def test_one_is_found_and_recalled(site: Cluster, window: Window) -> None:
     with site.client() as client:
         window.until(lambda: client.admin.delayed_page().waiting == DELAYED + 1)
         window.open("/")
-        page.get_by_role("link", name="Waiting").click()
+        page.get_by_role("link", name="Delayed").click()
         window.shows(f"{DELAYED + 1} messages wait for their time.")
         assert window.ask(ELEMENTS) == 0
         assert window.ask("window.hit") is None

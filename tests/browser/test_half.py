@@ -15,7 +15,7 @@ def test_one_is_committed_and_one_rolled_back(site: Cluster, window: Window) -> 
         window.until(lambda: client.admin.halves_page().waiting == HALVES)
         before = len(client.pull("parcels-late", 0, 0))
         window.open("/waiting")
-        page.get_by_role("link", name="Half messages").click()
+        page.get_by_role("link", name="Transactions").click()
         window.shows(f"{HALVES} half messages wait for a decision.")
         page.get_by_role("link", name="Next page").click()
         page.get_by_role("link", name="First page").wait_for()

@@ -40,6 +40,11 @@ def note_flows(window: Window, rate: str) -> None:
     )
 
 
+def moved(window: Window) -> float:
+    """How far the layout has shifted. A number of more digits begins further left."""
+    return sum(float(shift.split()[0]) for shift in window.ask("window.shifts"))
+
+
 def follow(window: Window) -> None:
     """Open the cluster's page, and wait until it follows."""
     window.open("/")
@@ -60,14 +65,13 @@ def test_the_cluster_changes_in_place(site: Cluster, window: Window) -> None:
             window.wait("window.flowed")
             window.wait(IDLE)
     assert window.ask("window.kept.length") > 10
-    assert window.ask("document.querySelector('.spark path').getTotalLength()") > 3
     if window.ask("window.found"):
         pytest.skip("what the page finds wrong changed meanwhile: the machine is busy")
     now = "[...document.querySelectorAll('h1, h2, tbody th, .flow, td, svg')]"
     assert window.ask(f"{now}.every((node, k) => node === window.kept[k])")
     assert window.ask(f"{now}.length === window.kept.length")
     # A number of one more digit may move the columns beside it a little.
-    assert sum(float(shift.split()[0]) for shift in window.ask("window.shifts")) < 0.01
+    assert moved(window) < 0.01
 
 
 def test_a_topic_and_a_group_tell_what_is_sent(site: Cluster, open_window: Open) -> None:
@@ -81,15 +85,14 @@ def test_a_topic_and_a_group_tell_what_is_sent(site: Cluster, open_window: Open)
         producer.send("wide", b"{}", queue_id=0, group=OTHER_GROUP)
     topic.shows("9 messages are kept")
     group.shows("5 messages behind")
-    assert topic.ask("window.shifts") == []
+    assert moved(topic) < 0.001
 
 
 def test_a_group_tells_which_queue_is_stuck(window: Window) -> None:
     window.open("/groups/billing")
     window.shows("No offset was committed in orders/")
     row = window.page.locator("tbody tr").first
-    assert "nothing committed for" in row.inner_text()
-    assert window.ask("document.querySelector('td .spark path').getTotalLength()") > 0
+    assert "No consumers" in row.inner_text()
     assert violations(window) == []
     shifts = window.ask("window.shifts")
     assert [shift for shift in shifts if not AGES.search(shift)] == []
@@ -104,7 +107,7 @@ def test_the_list_of_topics_tells_rates_and_stays_with_the_search(
     box.press_sequentially("sensor-01")
     window.shows("10 topics whose names contain “sensor-01”.")
     row = window.page.locator("#list tbody tr").nth(2).locator("td")
-    kept, rate = row.nth(2), row.and_(window.page.locator(".rate"))
+    kept, rate = row.nth(1), row.and_(window.page.locator(".rate"))
     with site.client() as client, client.producer() as producer:
         producer.send_batch("sensor-012", [b"x"] * 50)
         window.until(lambda: kept.inner_text() == "50")
@@ -120,7 +123,7 @@ def test_the_list_of_topics_tells_rates_and_stays_with_the_search(
     assert window.streams[0].url == f"{site.url}/topics?q=sensor-01"
     assert box.input_value() == "sensor-01"
     assert window.ask("document.activeElement.id") == "q"
-    assert window.ask("window.shifts") == []
+    assert moved(window) < 0.001
 
 
 def test_a_page_follows_only_while_it_is_shown(window: Window) -> None:

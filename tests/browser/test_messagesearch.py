@@ -42,15 +42,15 @@ def test_messages_are_found_by_a_text_and_the_link_is_shared(
     window.open("/topics/orders")
     page.get_by_role("link", name="Search").click()
     page.get_by_label("Value").fill("DUCK")
-    page.get_by_label("Case of a text").select_option("any")
-    page.get_by_role("button", name="Find").click()
+    page.get_by_label("Match case").select_option("any")
+    page.get_by_role("button", name="Search").click()
     window.shows("messages found among")
     assert window.ask(ROWS) >= 20
     shared = open_window(site.url)
     shared.open(page.url)
     shared.shows("messages found among")
     assert shared.ask(ROWS) == window.ask(ROWS)
-    assert shared.page.get_by_label("Case of a text").input_value() == "any"
+    assert shared.page.get_by_label("Match case").input_value() == "any"
     assert shared.ask("document.querySelector('progress').position") == 1
 
 
@@ -66,7 +66,7 @@ def test_the_range_is_asked_for_where_it_is_used(site: Cluster, open_window: Ope
     assert not since.is_visible()
     window.page.get_by_label("Topic").fill("orders")
     window.page.get_by_label("Value").fill("order-1007")
-    window.page.get_by_role("button", name="Find").click()
+    window.page.get_by_role("button", name="Search").click()
     window.shows("1 message found.")
     assert "since" not in window.page.url
 
@@ -104,7 +104,7 @@ def test_results_come_while_it_goes_on_and_it_is_stopped(site: Cluster, open_win
     assert window.page.locator(".told").inner_text() == "The search was stopped."
     assert 0 < window.ask(ROWS) < LONG
     assert not window.streams
-    window.page.get_by_role("button", name="Search again").click()
+    window.page.get_by_role("button", name="New search").click()
     window.page.get_by_text("The search began again.").wait_for()
     window.until(lambda: window.streams or "found among" in window.sentence)
     # It goes on while the tab is hidden, and the stream ends with it.

@@ -15,7 +15,7 @@ BOX = "document.getElementById('q')"
 def test_a_list_follows_what_is_typed_and_has_pages(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     window.open("/topics")
-    assert window.ask(ROWS) >= 100, "each topic has a row for each of its replica groups"
+    assert window.ask(ROWS) > 90, "a page, without system topics"
     box = window.page.locator("#q")
     box.click()
     window.ask(f"void (window.box = {BOX})")
@@ -63,7 +63,7 @@ def test_each_way_to_find_a_message_has_an_example(window: Window) -> None:
     window.open("/messages")
     window.page.get_by_label("Topic").fill("orders")
     window.page.get_by_label("Value").fill("order-1007")
-    window.page.get_by_role("button", name="Find").click()
+    window.page.get_by_role("button", name="Search").click()
     window.shows("1 message found.")
     window.page.locator("#list tbody a").click()
     window.page.wait_for_url("**/topics/orders/1/3?group=broker-a")

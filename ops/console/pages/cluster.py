@@ -10,7 +10,8 @@ from duolog._client import runtime_of
 from duolog._router import Router
 
 from duolog_server.ops.console.view.addresses import CLUSTER
-from duolog_server.ops.console.view.formatting import command, counted, listed
+from duolog_server.ops.console.view.charts import Chart
+from duolog_server.ops.console.view.formatting import command, counted, duration, listed, si, size
 from duolog_server.ops.console.view.questions import Field, Question, confirmed, whole_number
 from duolog_server.ops.console.view.rates import Flow
 from duolog_server.ops.console.view.timeline import TimeLine, time_line
@@ -22,6 +23,7 @@ from duolog_server.ops.inspection.survey import examine, look_at_nodes
 
 LOOK_SECONDS = 10.0
 EPOCHS = 8  # that are shown
+LINES = 4  # of a chart: slaves
 ORDER_SECONDS = 10.0
 EPOCH_MAX = (1 << 63) - 1
 
@@ -38,6 +40,25 @@ class NodeRow:
     lag_ms: int
     why: str
 
+    @property
+    def role(self) -> str:
+        """Its role; of one that is away, what it was."""
+        role = "master" if self.node.is_master else "slave"
+        return role if self.reached else f"was {role}" if not self.node.is_down else "–"
+
+    @property
+    def state(self) -> str:
+        """How it is, in a word or two."""
+        if self.node.is_down:
+            return "Down"
+        if not self.reached:
+            return "Unreachable"
+        if self.drained:
+            return "Drained"
+        if self.why:
+            return "Problem"
+        return "In sync" if self.in_sync else "Catching up"
+
 
 @dataclass(frozen=True, slots=True)
 class GroupBlock:
@@ -47,6 +68,7 @@ class GroupBlock:
     master: NodeStatus | None
     nodes: Sequence[NodeRow]
     flows: dict[str, Flow]
+    charts: Sequence[Chart]
     masterships: Sequence[Led]
     line: TimeLine
 
@@ -126,11 +148,14 @@ def _block(visit: Visit, seen: Seen, route: GroupRoute) -> GroupBlock:
     told = {slave.name: slave for slave in master.replication.slaves} if master else {}
     rows = [_row(seen, route, node, told.get(node.name)) for node in own]
     masterships = led(master.replication.masterships)[-EPOCHS:] if master else []
+    rows.sort(key=lambda row: row.node.name)
+    flows = dict(_flows(visit, route.group, master)) if master else {}
     return GroupBlock(
         route,
         master,
-        sorted(rows, key=lambda row: row.node.name),
-        dict(_flows(visit, route.group, master)) if master else {},
+        rows,
+        flows,
+        list(_charts(visit, flows, rows, masterships)) if flows else (),
         masterships[::-1],
         time_line(masterships),
     )
@@ -162,10 +187,38 @@ def _row(seen: Seen, route: GroupRoute, node: NodeStatus, told: SlaveStatus | No
 
 def _flows(visit: Visit, group: str, master: NodeStatus) -> Iterator[tuple[str, Flow]]:
     for name in ("messages_in", "messages_out", "bytes_in", "bytes_out"):
-        points = visit.rates.note(
-            f"{group}/{master.name}/{master.start_time_ms}/{name}", getattr(master, name), visit.now
-        )
-        yield name, Flow.of(points)
+        key = f"{group}/{master.name}/{master.start_time_ms}/{name}"
+        yield name, visit.rates.note(key, getattr(master, name), visit.now)
+
+
+def _charts(
+    visit: Visit, flows: Mapping[str, Flow], rows: Sequence[NodeRow], masterships: Sequence[Led]
+) -> Iterator[Chart]:
+    """The last minutes of a replica group, with the times in which it had no master."""
+    axes = visit.axes
+    gaps = (
+        axes.band(one.begin_ms - one.unled_ms, one.begin_ms, f"Without a master: {one.cause}")
+        for one in masterships
+        if one.unled_ms
+    )
+    bands = [band for band in gaps if band is not None]
+    for title, told, least, kind in (
+        ("Messages, a second", si, 5, "messages"),
+        ("Bytes, a second", size, 1000, "bytes"),
+    ):
+        lines = {"in": flows[f"{kind}_in"], "out": flows[f"{kind}_out"]}
+        yield axes.chart(title, lines, told, least, bands)
+    slaves = [row for row in rows if row.lag_bytes is not None][:LINES]
+    lags = {
+        row.node.name: visit.rates.gauge(f"{_key(row)}/lag_ms", row.lag_ms, visit.now)
+        for row in slaves
+    }
+    if lags:
+        yield axes.chart("Replication lag", lags, duration, 1000, bands)
+
+
+def _key(row: NodeRow) -> str:
+    return f"{row.node.replication.group}/{row.node.name}"
 
 
 async def _group_of(visit: Visit) -> GroupRoute:
@@ -262,9 +315,9 @@ async def _ask_undrain(visit: Visit) -> Shown:
     node = visit.path["node"]
     await _group_of(visit)
     return Question(
-        f"Bring {node} back",
+        f"Undrain {node}",
         f"{node} can be elected again, and sends wait for it once it is in sync.",
-        "Bring back",
+        "Undrain",
         command=command("cluster", "undrain", node),
     ).shown()
 

@@ -6,13 +6,19 @@ They are reset, with a preview of what that skips and repeats, and deleted.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from heapq import nsmallest
+from heapq import nlargest, nsmallest
 
 from duolog import BadRequest, Client, GroupDescription, GroupQueue
 
-from duolog_server.ops.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, list_place, listing
+from duolog_server.ops.console.pages.lists import (
+    LIST_SECONDS,
+    LIVE_ROWS_MAX,
+    Pages,
+    list_place,
+    listing,
+)
 from duolog_server.ops.console.view.addresses import GROUP, GROUPS, address
-from duolog_server.ops.console.view.formatting import command, counted, duration, number
+from duolog_server.ops.console.view.formatting import command, counted, duration, number, si
 from duolog_server.ops.console.view.questions import Field, Question, confirmed
 from duolog_server.ops.console.view.rates import Flow
 from duolog_server.ops.console.view.visits import Action, Done, Shown, Undo, Visit
@@ -27,6 +33,10 @@ from duolog_server.ops.inspection.resets import (
 from duolog_server.ops.inspection.topics import messages_kept
 from duolog_server.store.grouptopics import dead_letter_topic
 
+LAG = "lag"
+SORTED_MAX = 1000  # groups that are sorted by their lag
+STATES = ("Stuck", "No consumers", "Behind", "Catching up", "Up to date", "Idle")  # worst first
+BEHIND_MS = 60_000  # of the oldest message: a group that is later is behind
 STILL_SECONDS = 10.0  # without a commit, until a queue with messages to consume is called stuck
 EARLIEST, LATEST, TIME, OFFSET = "earliest", "latest", "time", "offset"
 WAYS = (
@@ -51,6 +61,17 @@ class QueueRow:
     def place(self) -> str:
         """The queue's name."""
         return f"{self.queue.topic}/{self.queue.queue_id}"
+
+    @property
+    def state(self) -> str:
+        """How it is, in a word or two."""
+        if not self.queue.lag_messages:
+            return "Up to date"
+        if not self.queue.member_id:
+            return "No consumers"
+        if self.still_ms:
+            return "Not polled" if self.queue.not_polled else "Stuck"
+        return "Behind" if self.queue.lag_ms > BEHIND_MS else "Catching up"
 
 
 def queue_rows(visit: Visit, group: str, queues: Sequence[GroupQueue]) -> list[QueueRow]:
@@ -87,19 +108,19 @@ def lag_flows(visit: Visit, group: GroupDescription) -> dict[str, Flow]:
     queues, key, now = group.queues, f"group/{group.group}", visit.now
     behind = sum(queue.lag_messages for queue in queues)
     oldest = max((queue.lag_ms for queue in queues), default=0)
-    stored = visit.rates.note(f"{key}/stored", sum(queue.max_offset for queue in queues), now)
-    read = visit.rates.note(f"{key}/read", sum(queue.committed or 0 for queue in queues), now)
     return {
-        "behind": Flow(behind, visit.rates.line(f"{key}/behind", behind, now)),
-        "oldest": Flow(oldest, visit.rates.line(f"{key}/oldest", oldest, now)),
-        "stored": Flow.of(stored),
-        "read": Flow.of(read),
+        "behind": visit.rates.gauge(f"{key}/behind", behind, now),
+        "oldest": visit.rates.gauge(f"{key}/oldest", oldest, now),
+        "stored": visit.rates.note(f"{key}/stored", sum(one.max_offset for one in queues), now),
+        "read": visit.rates.note(f"{key}/read", sum(one.committed or 0 for one in queues), now),
     }
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group in the list. lag_ms: of the oldest message that it has not consumed."""
+    """A group in the list. lag_ms: of the oldest message that it has not consumed. stalled_ms: the
+    longest that nothing was committed in a queue although it has consumers.
+    """
 
     group: str
     consumers: int
@@ -107,14 +128,35 @@ class GroupRow:
     queues: int
     lag_messages: int
     lag_ms: int
+    stalled_ms: int
+
+    @property
+    def state(self) -> str:
+        """How it is, in a word or two."""
+        if not self.consumers:
+            return "No consumers" if self.lag_messages else "Idle"
+        if self.stalled_ms >= 1000 * STILL_SECONDS:
+            return "Stuck"
+        if not self.lag_messages:
+            return "Up to date"
+        return "Behind" if self.lag_ms > BEHIND_MS else "Catching up"
 
 
 async def groups(visit: Visit) -> Shown:
-    """Groups whose names have what is searched for."""
-    at = list_place(visit)
-    page = await visit.client.admin.groups_page(at.contains, after=at.after, limit=at.limit)
+    """Groups whose names have what is searched for; the worst first where all are on the page."""
+    at, by_lag = list_place(visit), visit.query.get("sort") == LAG
+    limit = SORTED_MAX if by_lag else at.limit
+    page = await visit.client.admin.groups_page(at.contains, after=at.after, limit=limit)
     facts = dict(listing(GROUPS, at, page, "group"))
-    facts["rows"] = [row_of(group) for group in page.rows]
+    rows = [row_of(group) for group in page.rows]
+    if by_lag:
+        rows = nlargest(at.limit, rows, key=lambda row: row.lag_messages)
+        of = f" of the first {number(SORTED_MAX)}" if page.next else ""
+        facts["sentence"] = f"{facts['sentence']} Those furthest behind{of} come first."
+        facts["pages"] = Pages()
+    elif not (at.after or page.next):
+        rows.sort(key=lambda row: STATES.index(row.state))
+    facts |= {"rows": rows, "by_lag": by_lag}
     same = command("group", "list", *at.flags())
     return Shown("groups.html", "Groups", facts, same, pause_seconds=LIST_SECONDS)
 
@@ -128,6 +170,7 @@ def row_of(group: GroupDescription) -> GroupRow:
         len(group.queues),
         sum(queue.lag_messages for queue in group.queues),
         max((queue.lag_ms for queue in group.queues), default=0),
+        max((queue.stalled_ms for queue in group.queues), default=0),
     )
 
 
@@ -140,13 +183,20 @@ async def group(visit: Visit) -> Shown:
     findings = diagnose_groups([found], topics, ON_DEMAND)
     furthest = nsmallest(LIVE_ROWS_MAX, found.queues, key=_furthest_behind)
     rows = queue_rows(visit, name, furthest)
+    flows, axes = lag_flows(visit, found), visit.axes
+    both = {"produced": flows["stored"], "committed": flows["read"]}
     facts = {
         "sentence": sentence(found) + stuck(rows),
         "alarm": any(one.severity == ERROR for one in findings),
         "group": found,
+        "state": row_of(found).state,
         "dead": messages_kept(dead),
         "findings": findings,
-        "flows": lag_flows(visit, found),
+        "flows": flows,
+        "charts": [
+            axes.chart("Lag, messages", {"behind": flows["behind"]}, si, 10),
+            axes.chart("Messages, a second", both, si, 5),
+        ],
         "rows": rows,
         "hidden": max(0, len(found.queues) - LIVE_ROWS_MAX),
     }

@@ -15,6 +15,13 @@ from duolog_server.ops.inspection.messages.finding import client_records
 from duolog_server.ops.inspection.messages.sending import is_users, message_at
 
 MORE = "…"
+STATES = {
+    TrackState.WAITING: "Not reached yet",
+    TrackState.IN_FLIGHT: "In flight",
+    TrackState.RETRY: "Retrying",
+    TrackState.CONSUMED: "Consumed",
+    TrackState.DEAD_LETTER: "Dead letter",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +82,10 @@ async def message(visit: Visit) -> Shown:
         "row": message_row(visit.seeing, found, found.group),
         "properties": sorted(seen.properties.items()),
         "body": seen.body,
-        "states": sorted(states.items()),
-        "again": _again(found) if is_users(topic) else "",
+        "states": [(name, STATES[state]) for name, state in sorted(states.items())],
+        "before": _page(MESSAGE, found, -1) if offset else "",
+        "after": _page(MESSAGE, found, 1),
+        "again": _page(MESSAGE_AGAIN, found) if is_users(topic) else "",
         "steps": await _way(visit, topic, unique_key),
     }
     flags = ["--unique-key", unique_key]
@@ -84,10 +93,10 @@ async def message(visit: Visit) -> Shown:
     return Shown("message.html", way.place_text(topic, queue_id, offset), facts, track)
 
 
-def _again(message: Message) -> str:
-    """The page that sends it again."""
-    names = {"queue": message.queue_id, "offset": message.queue_offset}
-    return address(MESSAGE_AGAIN, {"group": message.group}, topic=message.stored_topic, **names)
+def _page(pattern: str, message: Message, step: int = 0) -> str:
+    """A page of a message, or of the one that is so many offsets away."""
+    names = {"queue": message.queue_id, "offset": message.queue_offset + step}
+    return address(pattern, {"group": message.group}, topic=message.stored_topic, **names)
 
 
 def _states(states: Mapping[str, TrackState]) -> str:

@@ -1,7 +1,7 @@
-"""The newest messages of a topic as they arrive, never faster than a person reads."""
+"""The newest messages of a topic, and those that arrive, never faster than a person reads."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duolog import Message, TopicDescription
@@ -31,12 +31,16 @@ class Tail:
 
 
 async def tail(visit: Visit) -> Shown:
-    """Messages that arrived since the viewer opened the page. Raises UnknownTopic."""
+    """The newest messages as the viewer opens the page, and those that arrive. Raises
+    UnknownTopic.
+    """
     name, wanted = visit.path["topic"], visit.query.get("q", "")
     parts = await parts_of(visit.client, name)
     found = visit.memory.get("tail")
     if found is None:
         found = visit.memory["tail"] = Tail(visit.now, _ends(parts))
+        newest = {queue: AT_ONCE for queue in _newest_first(parts)[:QUEUES_AT_ONCE]}
+        found.rows.extendleft(await _read(visit, name, newest, found.ends, wanted))
     else:
         await _follow(visit, found, name, parts, wanted)
     facts = {
@@ -54,6 +58,17 @@ def _ends(parts: Sequence[TopicDescription]) -> dict[Queue, int]:
     }
 
 
+def _newest_first(parts: Sequence[TopicDescription]) -> list[Queue]:
+    """Queues with messages, those that got one last before others."""
+    stored = {
+        (part.group, queue.queue_id): queue.last_store_time_ms or 0
+        for part in parts
+        for queue in part.stats
+        if queue.max_offset > queue.min_offset
+    }
+    return sorted(stored, key=lambda queue: -stored[queue])
+
+
 async def _follow(
     visit: Visit, found: Tail, name: str, parts: Sequence[TopicDescription], wanted: str
 ) -> None:
@@ -63,13 +78,23 @@ async def _follow(
     busy = sorted((queue for queue, count in news.items() if count > 0), key=lambda q: -news[q])
     found.ends.update(ends)  # a replica group that is away for a moment resumes where it was
     found.came += sum(news[queue] for queue in busy)
+    counts = {queue: news[queue] for queue in busy[:QUEUES_AT_ONCE]}
+    rows = await _read(visit, name, counts, ends, wanted)
+    found.rows.extendleft(rows)
+    found.shown += len(rows)
+
+
+async def _read(
+    visit: Visit, name: str, counts: Mapping[Queue, int], ends: Mapping[Queue, int], wanted: str
+) -> list[Row]:
+    """The newest messages before the ends of some queues, the oldest first. counts: of each."""
     messages: list[Message] = []
-    for group, queue_id in busy[:QUEUES_AT_ONCE]:
+    for (group, queue_id), count in counts.items():
         end = ends[group, queue_id]
         batch = await visit.client.pull(
             name,
             queue_id,
-            end - min(news[group, queue_id], AT_ONCE),
+            max(0, end - min(count, AT_ONCE)),
             max_messages=AT_ONCE,
             max_bytes=BYTES_AT_ONCE,
             group=group,
@@ -78,9 +103,7 @@ async def _follow(
             one for one in batch if one.queue_offset < end and _matches(visit, one, wanted)
         ]
     messages.sort(key=lambda one: (one.store_time_ms, one.physical_offset))
-    for one in messages[-AT_ONCE:]:
-        found.rows.appendleft(message_row(visit.seeing, one, one.group))
-        found.shown += 1
+    return [message_row(visit.seeing, one, one.group) for one in messages[-AT_ONCE:]]
 
 
 def _matches(visit: Visit, message: Message, wanted: str) -> bool:
@@ -91,6 +114,6 @@ def _matches(visit: Visit, message: Message, wanted: str) -> bool:
 def _sentence(found: Tail, now: float) -> str:
     passed = now - found.began
     if not found.came:
-        return "No message has arrived yet."
+        return "The newest messages; none has arrived since."
     each = f", {rate(found.came / passed)}" if passed > 0 else ""
     return f"{counted(found.came, 'message')} arrived{each}; {number(found.shown)} shown."

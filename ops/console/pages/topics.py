@@ -1,13 +1,15 @@
 """Topics, and the queues of one; they are created, altered and deleted."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from heapq import nlargest
 
-from duolog import BadRequest, QueueStats, TopicDescription
+from duolog import BadRequest, DuologError, QueueStats, TopicDescription, Unauthenticated
 
 from duolog_server.ops.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, list_place, listing
+from duolog_server.ops.console.pages.messages import STATES
 from duolog_server.ops.console.view.addresses import TOPIC, TOPICS, address
-from duolog_server.ops.console.view.formatting import command, counted
+from duolog_server.ops.console.view.formatting import command, counted, si
 from duolog_server.ops.console.view.questions import Field, Question, confirmed, whole_number
 from duolog_server.ops.console.view.rates import Flow
 from duolog_server.ops.console.view.visits import Action, Done, Shown, Visit
@@ -18,10 +20,13 @@ from duolog_server.ops.inspection.topics import (
     parts_of,
     permissions,
 )
+from duolog_server.store.metadata import is_nodes_topic
 
 TYPES = ("", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY")
 LITE = "LITE"
 QUEUES = 4
+SYSTEM_END = "%~"  # in the order of names, behind topics of retries and dead letters
+LINES = 4  # of a chart: replica groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +59,22 @@ class TopicRow:
 
 
 async def topics(visit: Visit) -> Shown:
-    """Topics whose names have what is searched for."""
+    """Topics whose names have what is searched for; without a search, those of users."""
     at = list_place(visit)
+    begin = "" if at.contains or "system" in visit.query else SYSTEM_END
     page = await visit.client.admin.topics_page(
-        at.contains, after=at.after, limit=at.limit, sizes=True
+        at.contains, after=at.after or begin, limit=at.limit, sizes=True
     )
+    hidden = 0
+    if begin:
+        rows = tuple(one for one in page.rows if not is_nodes_topic(one.topic))
+        own = page.total if at.after or page.next else len({one.topic for one in rows})
+        page, hidden = replace(page, rows=rows, total=own), page.total - own
     facts = dict(listing(TOPICS, at, page, "topic"))
+    facts["hidden"] = f"Show {counted(hidden, 'system topic')}" if hidden else ""
+    if begin and (at.after or page.next):
+        facts["sentence"] = f"{facts['sentence']} System topics are counted, and hidden."
+        facts["hidden"] = "Show system topics"
     facts["rows"] = [
         TopicRow(one, messages_kept([one]), log_bytes(one), _stored(visit, one))
         for one in page.rows
@@ -72,16 +87,51 @@ async def topic(visit: Visit) -> Shown:
     """The queues of a topic. Raises UnknownTopic."""
     name = visit.path["topic"]
     parts = await parts_of(visit.client, name, sizes=True)
+    flows = {part.group: _stored(visit, part) for part in parts}
     facts = {
         "sentence": _sentence(parts),
         "topic": name,
+        "kept": messages_kept(parts),
         "may": permissions(parts[0].perm),
         "parts_shown": list(_shown(visit, parts)),
         "hidden": max(0, sum(len(part.stats) for part in parts) - LIVE_ROWS_MAX),
         "last_ms": max((_last_ms(part) for part in parts), default=0),
-        "flows": [(part.group, _stored(visit, part)) for part in parts],
+        "flows": list(flows.items()),
+        "readers": await _readers(visit, parts),
+        "chart": visit.axes.chart("Messages in, a second", _named(flows), si, 5),
     }
     return Shown("topic.html", f"Topic {name}", facts, command("topic", "stats", names=[name]))
+
+
+async def _readers(visit: Visit, parts: Sequence[TopicDescription]) -> list[tuple[str, str]]:
+    """The groups that read a topic, and what became of its newest message in each."""
+    newest = max(
+        ((one.last_store_time_ms or 0, part.group, one) for part in parts for one in part.stats),
+        key=lambda one: one[0],
+        default=(0, "", None),
+    )
+    asked, known = visit.memory.get("readers", (visit.now - LIST_SECONDS, []))
+    _, group, queue = newest
+    if queue is None or queue.max_offset == queue.min_offset or visit.now < asked + LIST_SECONDS:
+        return list(known)
+    try:
+        states = await visit.client.admin.track(
+            parts[0].topic, queue.queue_id, queue.max_offset - 1, group=group
+        )
+        known = [(name, STATES[state]) for name, state in sorted(states.items())]
+    except Unauthenticated:
+        raise
+    except DuologError:
+        known = []  # the rest of the page is known
+    visit.memory["readers"] = visit.now, known
+    return list(known)
+
+
+def _named(flows: Mapping[str, Flow]) -> Mapping[str, Flow]:
+    """The lines of a chart: some have a place in it."""
+    if len(flows) == 1:
+        return dict(zip(("in",), flows.values(), strict=True))
+    return dict(sorted(nlargest(LINES, flows.items(), key=lambda one: one[1].now or 0.0)))
 
 
 def _shown(visit: Visit, parts: Iterable[TopicDescription]) -> Iterator[Part]:
@@ -95,12 +145,12 @@ def _shown(visit: Visit, parts: Iterable[TopicDescription]) -> Iterator[Part]:
 
 def _queue_rate(visit: Visit, part: TopicDescription, queue: QueueStats) -> float | None:
     key = f"queue/{part.topic}/{part.group}/{queue.queue_id}"
-    return Flow.of(visit.rates.note(key, queue.max_offset, visit.now)).now
+    return visit.rates.note(key, queue.max_offset, visit.now).now
 
 
 def _stored(visit: Visit, part: TopicDescription) -> Flow:
     stored = sum(queue.max_offset for queue in part.stats)
-    return Flow.of(visit.rates.note(f"topic/{part.topic}/{part.group}", stored, visit.now))
+    return visit.rates.note(f"topic/{part.topic}/{part.group}", stored, visit.now)
 
 
 def _last_ms(part: TopicDescription) -> int:

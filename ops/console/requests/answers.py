@@ -132,7 +132,7 @@ def html(shown: Shown, request: Request, session: Session | None, status: int = 
         "user": session.user if session is not None else "",
         "form": session.form if session is not None else "",
         "once": session.forms.show if session is not None else None,
-        "known": session is not None,
+        "session": session,
     }
     return HTMLResponse(whole(shown, around), status, {"Cache-Control": "no-store"})
 

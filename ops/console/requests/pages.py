@@ -13,9 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from duolog import Busy, DuologError, Unauthenticated
+from duolog import Busy, DuologError, NoPermission, Unauthenticated
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from duolog_server.ops.console.http.serving import EVENTS, Streamed
 from duolog_server.ops.console.requests.answers import (
@@ -30,6 +30,7 @@ from duolog_server.ops.console.requests.answers import (
 from duolog_server.ops.console.sessions import viewers
 from duolog_server.ops.console.sessions.sessions import Session
 from duolog_server.ops.console.sessions.viewers import Viewers
+from duolog_server.ops.console.view.addresses import CLUSTER, TOPICS
 from duolog_server.ops.console.view.render import OVER, live
 from duolog_server.ops.console.view.visits import Download, Exported, Page, Shown
 
@@ -71,8 +72,15 @@ class Looks:
         try:
             with session.looking():
                 shown, status = await look(), 200
+            if request.url.path == CLUSTER:
+                session.sees_cluster = True
         except Unauthenticated:
             return to_login(request)
+        except NoPermission as error:
+            if request.url.path == CLUSTER:  # the first page of all who log in
+                session.sees_cluster = False
+                return RedirectResponse(TOPICS, 303)
+            shown, status = self._error(error), status_of(error)
         except DuologError as error:
             shown, status = self._error(error), status_of(error)
         if not self._viewers.lasts(session):

@@ -58,6 +58,8 @@ class Session:
     looks_max: int = LOOKS_MAX
     looks: int = 0
     ended: bool = False
+    is_super: bool = True  # as far as it is known: links to pages that are refused are not shown
+    sees_cluster: bool = True  # the same of the cluster's page
 
     async def check_current(self) -> None:
         """Raise Unauthenticated if its user has another password than at the login, or one that it
@@ -65,7 +67,8 @@ class Session:
         """
         if not self.generation:
             return
-        now = (await self.client.access.who_am_i()).generation
+        me = await self.client.access.who_am_i()
+        self.is_super, now = me.is_super, me.generation
         if now and now != self.generation:
             raise Unauthenticated(f"user {self.user} has got another password since the login")
 

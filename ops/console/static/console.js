@@ -14,11 +14,18 @@ function ago(ms) {
   }
 }
 
+// The time of day with milliseconds; before it the date, where that is not today's.
+function clock(at) {
+  const time = at.toLocaleTimeString("en-GB") + "." + String(at.getMilliseconds()).padStart(3, "0");
+  if (at.toDateString() === new Date().toDateString()) return time;
+  return at.toLocaleDateString("en-GB", {day: "numeric", month: "short"}) + " " + time;
+}
+
 function showTimes(root) {
   for (const time of root.querySelectorAll("time[data-ms]")) {
     const ms = Number(time.dataset.ms), at = new Date(ms);
-    if (Number.isNaN(at.getTime())) continue;
-    const text = ago(ms);
+    if (Number.isNaN(at.getTime())) { time.title = time.textContent; continue; }
+    const text = "clock" in time.dataset ? clock(at) : ago(ms);
     if (time.textContent !== text) time.textContent = text;
     if (!time.title) {
       time.dateTime = at.toISOString();
@@ -38,11 +45,14 @@ function replace(target, html) {
         if (old.nodeName !== "TIME" || old.dataset.ms !== next.dataset.ms) return true;
         return false;
       },
+      // What somebody has opened stays open.
+      beforeAttributeUpdated: (name, node) => name !== "open" || node.nodeName !== "DETAILS",
     },
   });
   // A row that moves takes its focus along, also where the browser forgets it.
   if (focused.isConnected && focused !== document.activeElement) focused.focus({preventScroll: true});
   showTimes(target);
+  showPointed();
 }
 
 // -- live updates: one stream, closed while nobody looks ------------------------------------------
@@ -50,6 +60,16 @@ function replace(target, html) {
 const main = document.getElementById("main"), state = document.getElementById("state");
 let stream = null;
 let paused = false;
+let seen = "";  // when the values were new
+
+// Values that are old look old.
+function tell(text, stale = false) {
+  if (state.textContent !== text) state.textContent = text;
+  state.className = stale ? "stale" : "";
+  main.toggleAttribute("data-stale", stale);
+}
+
+const lost = () => tell(`■ Connection to the console lost${seen && `; values of ${seen}`}. Retrying.`, true);
 
 // A search that runs is followed in a hidden tab, too: it ends when nobody does.
 const unwatched = () => document.hidden && !main.querySelector("[data-busy]");
@@ -57,12 +77,15 @@ const unwatched = () => document.hidden && !main.querySelector("[data-busy]");
 function listen() {
   if (stream || paused || unwatched() || !main.hasAttribute("data-live")) return;
   stream = new EventSource(location.href);
+  stream.onopen = () => tell("● Live");
   stream.onmessage = (event) => {
     replace(main, event.data);
-    state.textContent = "";
+    seen = new Date().toLocaleTimeString("en-GB");
+    tell("● Live");
   };
   stream.addEventListener("last", () => {
     stop();
+    tell("");
     main.removeAttribute("data-live");
   });
   stream.addEventListener("over", () => {
@@ -70,7 +93,7 @@ function listen() {
     location.reload();
   });
   stream.onerror = () => {
-    state.textContent = "The console does not answer.";
+    lost();
     if (stream.readyState === EventSource.CLOSED) {
       stop();
       setTimeout(listen, 5000);
@@ -89,7 +112,7 @@ document.addEventListener("click", (event) => {
   paused = !paused;
   button.textContent = paused ? "Resume" : "Pause";
   button.setAttribute("aria-pressed", String(paused));
-  if (paused) stop(); else listen();
+  if (paused) { stop(); tell("Paused"); } else listen();
 });
 
 document.addEventListener("visibilitychange", () => (unwatched() ? stop() : listen()));
@@ -115,7 +138,7 @@ async function search(input) {
     history.replaceState(null, "", url);
     listen();
   } catch (error) {
-    if (error.name !== "AbortError") state.textContent = "The console does not answer.";
+    if (error.name !== "AbortError") lost();
   }
 }
 
@@ -158,6 +181,34 @@ document.addEventListener("click", async (event) => {
     button.textContent = "Selected";
   }
   setTimeout(() => { button.textContent = "Copy"; }, 1500);
+});
+
+// -- charts: the values where the pointer is -----------------------------------------------------
+
+const slots = 59, slotMs = 5000;
+let pointed = null;  // a chart, and how many slots before its newest one
+
+function showPointed() {
+  if (!pointed || !pointed.figure.isConnected) return;
+  const {figure, back} = pointed, lines = JSON.parse(figure.dataset.values);
+  figure.querySelectorAll("figcaption b").forEach((value, k) => {
+    value.textContent = lines[k].at(-1 - back) ?? "–";
+  });
+  figure.querySelector(".when").textContent = clock(new Date(Number(figure.dataset.end) - slotMs * back)).slice(0, -4);
+}
+
+main.addEventListener("pointermove", (event) => {
+  const plot = event.target.closest(".charts svg");
+  if (plot) {
+    const box = plot.getBoundingClientRect(), right = box.right - event.clientX;
+    pointed = {figure: plot.parentNode, back: Math.round(slots * Math.min(1, Math.max(0, right / box.width)))};
+    showPointed();
+  } else if (pointed) {
+    pointed.back = 0;
+    showPointed();
+    pointed.figure.querySelector(".when").textContent = "";
+    pointed = null;
+  }
 });
 
 // -- selections ----------------------------------------------------------------------------------

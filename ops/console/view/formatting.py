@@ -1,8 +1,10 @@
 """Numbers and texts as people read them: grouped, with units. Pure."""
 
+import re
 import shlex
 import unicodedata
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 THIN = "\u202f"  # a narrow space that does not break
 _SIZES = ("B", "KB", "MB", "GB", "TB", "PB")
@@ -11,6 +13,11 @@ _LATIN = "LATIN"
 _ALIKE = {_LATIN, "ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GREEK", "LISU"}
 _TOLD = 8  # letters of one text
 KEPT = "\n\t"  # of the characters that are not seen, those that people type
+# Controls, and what is not seen or turns the direction of text. Joiners are letters of scripts.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
 
 
 def number(value: int) -> str:
@@ -28,13 +35,18 @@ def size(value: float) -> str:
     return f"{value:.{digits}f}{THIN}{_SIZES[unit]}"
 
 
+def si(value: float) -> str:
+    """84.1 k."""
+    for unit, factor in (("M", 1e6), ("k", 1e3)):
+        if value >= 0.9995 * factor:
+            shown = value / factor
+            return f"{shown:.{1 if shown < 99.95 else 0}f}{THIN}{unit}"
+    return f"{value:.{1 if 0 < value < 9.95 else 0}f}"
+
+
 def rate(per_second: float) -> str:
     """84.1 k/s."""
-    for unit, factor in (("M", 1e6), ("k", 1e3)):
-        if per_second >= 0.9995 * factor:
-            shown = per_second / factor
-            return f"{shown:.{1 if shown < 99.95 else 0}f}{THIN}{unit}/s"
-    return f"{per_second:.{1 if 0 < per_second < 9.95 else 0}f}/s"
+    return f"{si(per_second)}/s"
 
 
 def duration(ms: float) -> str:
@@ -79,6 +91,25 @@ def sentence(text: str) -> str:
 def spaced(name: str) -> str:
     """NoSuchMessage as No such message."""
     return "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip().capitalize()
+
+
+def moment(ms: int) -> str:
+    """2026-11-28 20:19:04.118 UTC; the number, where no calendar has it."""
+    try:
+        found = datetime.fromtimestamp(ms // _SECOND, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms since 1970"
+    return f"{found:%Y-%m-%d %H:%M:%S}.{ms % _SECOND:03d} UTC"
+
+
+def visible(text: str) -> str:
+    """A text with a sign in the place of each character that is not seen, as ␛ or ⟨U+202E⟩."""
+    return _UNSEEN.sub(_sign, text)
+
+
+def _sign(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
 
 
 def told_apart(text: str) -> str:

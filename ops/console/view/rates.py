@@ -7,14 +7,15 @@ further one is not kept and has no line.
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, isnan, nan
 from typing import Generic, TypeVar
 
 POINTS = 60  # kept of each series
 SERIES_MAX = 2000
-LEAST_SECONDS = 0.5  # between two points of a rate
-SLOT_SECONDS = 5.0  # of a point of a gauge: they are the last five minutes
+LEAST_KNOWN = 3  # points, or there is no line
+LEAST_SECONDS = 0.5  # of which a rate is
+SLOT_SECONDS = 5.0  # of a point: they are the last five minutes
 GAP_SECONDS = 15.0  # what was not looked at for longer is no longer looked at
 
 T = TypeVar("T")
@@ -51,20 +52,39 @@ class _Kept(Generic[T]):
 
 
 @dataclass(slots=True)
-class _Counter:
-    at: float
-    count: int | None
-    points: "array[float]"
-
-
-@dataclass(slots=True)
 class _Gauge:
     """drawn: slot and newest value that its line is of."""
 
     slot: int
-    points: "array[float]"
+    points: "array[float]" = field(default_factory=lambda: array("f"))
     drawn: tuple[int, float] = (0, nan)
     line: str = ""
+
+    def put(self, slot: int, value: float) -> None:
+        """The value of a slot, in the place of one that it has."""
+        if slot == self.slot and self.points:
+            self.points[-1] = value
+            return
+        missed = slot - self.slot - 1 if self.points else 0
+        between = nan if missed * SLOT_SECONDS >= GAP_SECONDS else value  # looks are rare
+        for one in (*[between] * min(POINTS, missed), value):
+            if len(self.points) == POINTS:
+                del self.points[0]
+            self.points.append(one)
+        self.slot = slot
+
+
+@dataclass(slots=True)
+class _Counter:
+    """at, count: of the last look. rate: between the last two. begun: the look from which the mean
+    of the slot is.
+    """
+
+    at: float
+    count: int | None
+    means: _Gauge
+    rate: float | None = None
+    begun: tuple[float, int] = (0.0, 0)
 
 
 @dataclass(slots=True)
@@ -77,28 +97,34 @@ class Rates:
     """Numbers by name. now: seconds of a clock that does not go back."""
 
     def __init__(self) -> None:
-        self._counters = _Kept(lambda now: _Counter(now, None, array("d")))
-        self._gauges = _Kept(lambda now: _Gauge(_slot(now), array("f")))
+        self._counters = _Kept(lambda now: _Counter(now, None, _Gauge(_slot(now))))
+        self._gauges = _Kept(lambda now: _Gauge(_slot(now)))
         self._still = _Kept(lambda now: _Still(now, None), GAP_SECONDS)
 
-    def note(self, name: str, count: int, now: float) -> tuple[float, ...]:
-        """The rates of a counter per second until now, oldest first; none at first.
+    def note(self, name: str, count: int, now: float) -> "Flow":
+        """The rate of a counter per second, and its means in the last slots.
 
         A counter that went back began anew.
         """
-        known = self._counters.at(name, now)
+        known, slot = self._counters.at(name, now), _slot(now)
         if known.count is None:
-            known.count = count
+            known.count, known.begun = count, (now, count)
         passed = now - known.at
         if passed >= LEAST_SECONDS:
             if count >= known.count:
-                _add(known.points, (count - known.count) / passed)
+                if slot != known.means.slot:
+                    known.begun = known.at, known.count
+                since, before = known.begun
+                known.rate = (count - known.count) / passed
+                known.means.put(slot, (count - before) / (now - since))
+            else:
+                known.begun = now, count
             known.at, known.count = now, count
-        return tuple(known.points)
+        return Flow(known.rate, tuple(known.means.points))
 
-    def gauge(self, name: str, value: float, now: float) -> tuple[float, ...]:
-        """The greatest values of a gauge in the last slots, oldest first; nan: not looked at."""
-        return tuple(self._gauge(name, value, now).points)
+    def gauge(self, name: str, value: float, now: float) -> "Flow":
+        """A value, and the greatest ones of the last slots, oldest first; nan: not looked at."""
+        return Flow(value, tuple(self._gauge(name, value, now).points))
 
     def line(self, name: str, value: float, now: float) -> str:
         """The sparkline of a gauge, which is drawn again where it has changed."""
@@ -110,13 +136,8 @@ class Rates:
 
     def _gauge(self, name: str, value: float, now: float) -> _Gauge:
         known, slot = self._gauges.at(name, now), _slot(now)
-        if slot == known.slot and known.points:
-            known.points[-1] = max(known.points[-1], value)
-            return known
-        for _ in range(min(POINTS, slot - known.slot - 1)):
-            _add(known.points, nan)
-        _add(known.points, value)
-        known.slot = slot
+        same = slot == known.slot and known.points
+        known.put(slot, max(known.points[-1], value) if same else value)
         return known
 
     def still_seconds(self, name: str, value: object, now: float) -> float:
@@ -129,32 +150,30 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A number that changes, and the line of its last minutes; None until it is known."""
+    """A number that changes, and its last minutes; None until it is known."""
 
     now: float | None
-    line: str
+    points: Sequence[float]
 
-    @staticmethod
-    def of(points: Sequence[float]) -> "Flow":
-        """A rate a second."""
-        return Flow(points[-1] if points else None, sparkline(points))
+    @property
+    def line(self) -> str:
+        """Its last minutes as a sparkline."""
+        return sparkline(self.points)
 
 
 def _slot(now: float) -> int:
     return int(now // SLOT_SECONDS)
 
 
-def _add(points: "array[float]", value: float) -> None:
-    if len(points) == POINTS:
-        del points[0]
-    points.append(value)
+def sparkline(points: Sequence[float], width: int = 96, height: int = 20, most: float = 0.0) -> str:
+    """The path of an SVG line that ends at the right, in a box of that size; nan is a gap.
 
-
-def sparkline(points: Sequence[float], width: int = 96, height: int = 18) -> str:
-    """The path of an SVG line that ends at the right, in a box of that size; nan is a gap."""
-    if not points:
+    most: what reaches its top; 0: the greatest of the points.
+    """
+    known = [value for value in points if not isnan(value)]
+    if len(known) < LEAST_KNOWN:
         return ""
-    most = max((value for value in points if not isnan(value)), default=0.0) or 1.0
+    most = most or max(known) or 1.0
     step = width / (POINTS - 1)
     first = width - step * (len(points) - 1)
     heights = [
@@ -166,7 +185,7 @@ def sparkline(points: Sequence[float], width: int = 96, height: int = 18) -> str
         zip(["", *heights[:-1]], heights, [*heights[1:], ""], strict=True)
     ):
         if y and not before:
-            path += f"M{first + k * step:.1f} {y}h1"
+            path += f"M{first + k * step:.1f} {y}{'' if after else 'h1'}"
         elif y and not before == y == after:  # a level part needs its ends only
             path += f"L{first + k * step:.1f} {y}"
     return path

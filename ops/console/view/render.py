@@ -34,12 +34,14 @@ def environment() -> Environment:
     made.filters.update(
         counted=words.counted,
         duration=words.duration,
+        moment=words.moment,
         number=words.number,
         pause=words.pause,
         percent=words.percent,
         rate=words.rate,
         size=words.size,
         told_apart=words.told_apart,
+        visible=words.visible,
     )
     return made
 

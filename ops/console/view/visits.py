@@ -1,5 +1,6 @@
 """Input and output of pages and actions."""
 
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,7 @@ from duolog import Client
 
 from duolog_server.ops.console.masking.seen import Seeing
 from duolog_server.ops.console.searches import Searches
+from duolog_server.ops.console.view.charts import Axes
 from duolog_server.ops.console.view.rates import Rates
 
 FORM_BYTES = 16 << 10
@@ -34,6 +36,11 @@ class Visit:
     searches: Searches = field(default_factory=Searches)
     form: str = ""
     seeing: Seeing = field(default_factory=Seeing)
+
+    @property
+    def axes(self) -> Axes:
+        """Axes of this page's charts."""
+        return Axes(self.now, time.time_ns() // 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,7 @@ async def test_nodes_switch_drain_and_come_back(start_node: StartNode, tmp_path:
             async with asyncio.timeout(WAIT_SECONDS):
                 while MASTERSHIP.findall(page := await read(at, "/"))[:2] != led:
                     await asyncio.sleep(0.01)
-            assert page.count('<td class="n">leads now</td>') == 1
+            assert page.count('<td class="n">current</td>') == 1
             assert "<td>planned switch</td>" in page
             assert page.count('<g class="gap">') == page.count('<g class="span">') - 1
             assert f"{other} leads epoch {route.epoch + 1}; before, no master for " in page

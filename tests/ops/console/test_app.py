@@ -94,9 +94,15 @@ async def test_a_node_without_users_on_loopback(
     page = await read(at, "/topics/orders")
     assert sentence(page) == "3 messages are kept in 2 queues."
     assert f"Messages are kept for 3{THIN}d, or less where the disk fills." in page
-    assert re.search(rf"<p>In the log: \d{{3}}{THIN}B\s*.</p>", page)
+    assert re.search(rf"<p>Size: \d{{3}}{THIN}B\s*\.", page)
+    assert re.search(r'>billing</a></th><td><span class="pill off">Not reached yet<', page)
+    assert "Messages in, a second: in –, no data yet" in page
     assert f">3{THIN}d<" in await read(at, "/topics")
-    assert ">billing</a>" in await read(at, "/groups")
+    page = await read(at, "/groups")
+    assert re.search(
+        r'>billing</a></th><td class="state"><span class="pill warn">No consumers<', page
+    )
+    assert ">billing</a>" in await read(at, "/groups?sort=lag")
     assert "2 messages behind on 1 of 2 queues" in sentence(await read(at, "/groups/billing"))
     found = await read(at, "/messages?topic=orders&by=key&value=k")
     assert sentence(found) == "3 messages found."
@@ -165,6 +171,10 @@ async def test_hostile_messages_are_text(node: Node) -> None:
         assert "<script>alert" not in page
         assert "<img" not in page
         assert "&lt;script&gt;" in page or "alert" not in page
+    for page in pages[:2]:
+        assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", page)
+        assert "␛[2J⟨U+202E⟩" in page
+    assert "\u202e" not in sentence(pages[3])
 
 
 async def test_a_console_shows_that_no_node_answers_and_goes_on(
@@ -222,6 +232,20 @@ async def test_users_log_in_and_see_what_they_may(guarded: str) -> None:
         assert (await at.post("/login", data=alice, headers=ORIGIN)).status_code == 303
         assert ">orders</a>" not in await read(at, "/topics")
         await read(at, "/topics/orders", 403)
+
+
+async def test_a_user_without_rights_on_the_cluster_begins_with_topics(guarded: str) -> None:
+    seen = {}
+    async with browser(guarded) as at:
+        for user in ("alice", "boss"):
+            login = {"user": user, "password": f"secret-of-{user}"}
+            assert (await at.post("/login", data=login, headers=ORIGIN)).status_code == 303
+            first = await at.get("/", follow_redirects=True)
+            links = re.findall(r'<a href="([^"]+)" data-key', first.text)
+            seen[user] = first.url.path, [link for link in links if link != "/topics"]
+    both = ["/groups", "/messages", "/waiting", "/waiting/half"]
+    assert seen["alice"] == ("/topics", both)
+    assert seen["boss"] == ("/", ["/", *both, "/doctor", "/rights", "/audit"])
 
 
 async def test_a_session_ends_with_its_user(guarded: str) -> None:

@@ -58,7 +58,8 @@ def test_a_queue_that_moves_is_idle_or_just_began_is_not_stuck() -> None:
 
 
 def test_the_flows_of_a_group_are_kept_as_long_as_they_are_looked_at() -> None:
-    first, second = looks(0.0, 10.0)
+    start, first, second = looks(-5.0, 0.0, 10.0)
+    lag_flows(start, GroupDescription("g", 1, (queue(0, 100), queue(None, 0, number=1))))
     lag_flows(first, GroupDescription("g", 1, (queue(0, 100), queue(None, 0, number=1))))
     flows = lag_flows(second, GroupDescription("g", 1, (queue(50, 300), queue(None, 0, number=1))))
     now = {name: flow.now for name, flow in flows.items()}

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from duolog_server.ops.console.view import rates as module
 from duolog_server.ops.console.view.rates import (
     GAP_SECONDS,
+    LEAST_KNOWN,
     POINTS,
     SLOT_SECONDS,
+    Flow,
     Rates,
     sparkline,
 )
@@ -19,15 +21,17 @@ from duolog_server.ops.console.view.rates import (
 
 def test_a_rate_is_of_the_time_between_two_looks_and_what_stands_still_is_told() -> None:
     rates = Rates()
-    assert rates.note("a", 100, 10.0) == ()
-    assert rates.note("a", 300, 12.0) == (100.0,)
-    assert rates.note("a", 310, 12.1) == (100.0,), "too soon for a point"
-    assert rates.note("a", 400, 13.0) == (100.0, 100.0)
-    assert rates.note("a", 0, 14.0) == (100.0, 100.0), "the counter began anew"
-    assert rates.note("a", 50, 15.0) == (100.0, 100.0, 50.0)
-    for second in range(16, 200):
-        points = rates.note("a", 50, float(second))
-    assert len(points) == POINTS
+    assert rates.note("a", 100, 10.0) == Flow(None, ())
+    assert rates.note("a", 300, 12.0) == Flow(100.0, (100.0,))
+    assert rates.note("a", 310, 12.1) == Flow(100.0, (100.0,)), "too soon"
+    assert rates.note("a", 700, 14.0) == Flow(200.0, (150.0,)), "the mean of the slot"
+    assert rates.note("a", 900, 16.0) == Flow(100.0, (150.0, 100.0))
+    assert rates.note("a", 0, 17.0) == Flow(100.0, (150.0, 100.0)), "the counter began anew"
+    assert rates.note("a", 50, 18.0) == Flow(50.0, (150.0, 50.0))
+    assert rates.note("a", 150, 28.0) == Flow(10.0, (150.0, 50.0, 10.0, 10.0)), "rare looks"
+    for second in range(29, 400):
+        flow = rates.note("a", 150, float(second))
+    assert flow.points == (0.0,) * POINTS
     rates = Rates()
     assert rates.still_seconds("a", None, 10.0) == 0.0
     assert rates.still_seconds("a", None, 21.0) == 11.0
@@ -38,19 +42,20 @@ def test_a_rate_is_of_the_time_between_two_looks_and_what_stands_still_is_told()
 
 def test_a_gauge_keeps_the_greatest_value_of_each_slot_and_has_gaps() -> None:
     rates = Rates()
-    assert rates.gauge("a", 3, 100.0) == (3,)
-    assert rates.gauge("a", 7, 101.0) == (7,)
-    assert rates.gauge("a", 2, 104.9) == (7,)
-    assert rates.gauge("a", 1, 105.0) == (7, 1)
+    assert rates.gauge("a", 3, 100.0) == Flow(3, (3,))
+    assert rates.gauge("a", 7, 101.0) == Flow(7, (7,))
+    assert rates.gauge("a", 2, 104.9) == Flow(2, (7,))
+    assert rates.gauge("a", 1, 105.0) == Flow(1, (7, 1))
     for slot in range(500):
-        points = rates.gauge("a", slot, 110.0 + slot * SLOT_SECONDS)
-    assert points == tuple(range(500 - POINTS, 500))
+        flow = rates.gauge("a", slot, 110.0 + slot * SLOT_SECONDS)
+    assert flow.points == tuple(range(500 - POINTS, 500))
     rates = Rates()
     rates.gauge("a", 3, 0.0)
-    first, *between, last = rates.gauge("a", 4, 4 * SLOT_SECONDS)
+    first, *between, last = rates.gauge("a", 4, 4 * SLOT_SECONDS).points
     assert (first, last, len(between)) == (3, 4, 3)
     assert all(map(isnan, between))
-    after = rates.gauge("a", 5, 1e9)
+    assert rates.gauge("a", 6, 6 * SLOT_SECONDS).points[-2:] == (6, 6), "looks are rare"
+    after = rates.gauge("a", 5, 1e9).points
     assert (len(after), after[-1]) == (POINTS, 5)
     assert all(map(isnan, after[:-1])), "nothing of it is of the last minutes"
     assert sparkline([5] * POINTS).count("L") == 1
@@ -62,21 +67,21 @@ def test_a_line_of_a_gauge_is_that_of_its_points(looks: list[tuple[int, float]])
     points, lines, now = Rates(), Rates(), 0.0
     for value, passed in looks:
         now += passed
-        assert lines.line("a", value, now) == sparkline(points.gauge("a", value, now))
+        assert lines.line("a", value, now) == points.gauge("a", value, now).line
 
 
 def test_only_series_that_are_looked_at_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SERIES_MAX", 2)
     rates = Rates()
     for second in range(5):
-        assert rates.note("mine", 10 * second, float(second)) == (10.0,) * second
+        assert rates.note("mine", 10 * second, float(second)).now == (10.0 if second else None)
         rates.note(f"other-{second}", 10 * second, float(second))
     late = 5.0 + GAP_SECONDS
-    assert rates.note("mine", 50, 5.0) == (10.0,) * 5
-    assert rates.note("mine", 100, 10.0) == (10.0,) * 6
+    assert rates.note("mine", 50, 5.0).points == (10.0,) * 2
+    assert rates.note("mine", 100, 10.0).points == (10.0,) * 3
     rates.note("new", 0, late)
-    assert rates.note("new", 30, late + 1) == (30.0,), "other-0 made room"
-    assert rates.note("mine", 0, late + 1) != ()
+    assert rates.note("new", 30, late + 1).now == 30.0, "other-0 made room"
+    assert rates.note("mine", 0, late + 1).points != ()
     monkeypatch.setattr(module, "SERIES_MAX", 3)
     rates = Rates()
     for second in range(100):
@@ -93,8 +98,11 @@ def places_of(path: str) -> list[tuple[float, float]]:
 @given(st.lists(st.one_of(st.just(nan), st.floats(0, 1e12)), min_size=1, max_size=POINTS))
 def test_a_line_stays_in_its_box(points: list[float]) -> None:
     path = sparkline(points)
+    if sum(not isnan(one) for one in points) < LEAST_KNOWN:
+        assert path == ""
+        return
     places = places_of(path)
-    assert all(-0.1 <= x <= 96.1 and 0 <= y <= 18 for x, y in places)
+    assert all(-0.1 <= x <= 96.1 and 0 <= y <= 20 for x, y in places)
     assert places == sorted(places, key=lambda place: place[0])
     parts = sum(
         not isnan(one)
@@ -104,7 +112,7 @@ def test_a_line_stays_in_its_box(points: list[float]) -> None:
     assert path.count("M") == parts, "a gap is not crossed"
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=POINTS))
+@given(st.lists(st.integers(0, 3), min_size=LEAST_KNOWN, max_size=POINTS))
 def test_a_line_has_every_height(points: list[int]) -> None:
     most = max(points) or 1
     drawn = dict(places_of(sparkline(points)))
@@ -112,4 +120,4 @@ def test_a_line_has_every_height(points: list[int]) -> None:
     for k, value in enumerate(points):
         x = round(96 - step * (len(points) - 1 - k), 1)
         before = max(at for at in drawn if at <= x + 0.05)
-        assert drawn[before] == pytest.approx(17 - 16 * value / most, abs=0.051)
+        assert drawn[before] == pytest.approx(19 - 18 * value / most, abs=0.051)

@@ -12,6 +12,7 @@ from duolog_server.ops.console.view.formatting import (
     counted,
     duration,
     listed,
+    moment,
     number,
     pause,
     rate,
@@ -19,6 +20,7 @@ from duolog_server.ops.console.view.formatting import (
     size,
     spaced,
     told_apart,
+    visible,
 )
 
 
@@ -128,3 +130,31 @@ def test_a_shell_reads_the_words_of_a_command_and_obeys_none() -> None:
 )
 def test_letters_that_look_like_others_are_told(text: str, shown: str) -> None:
     assert told_apart(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("ms", "shown"),
+    [
+        (1_795_897_144_118, "2026-11-28 20:19:04.118 UTC"),
+        (5, "1970-01-01 00:00:00.005 UTC"),
+        (1 << 62, f"{1 << 62} ms since 1970"),
+    ],
+)
+def test_a_time_is_readable_without_scripts(ms: int, shown: str) -> None:
+    assert moment(ms) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\tb\nc d", "a\tb\nc d"),
+        ("\x1b[2J\x00\r", "␛[2J␀␍"),
+        ("\x7f\x9b", "⟨U+007F⟩⟨U+009B⟩"),
+        ("invoice\u202efdp.exe", "invoice⟨U+202E⟩fdp.exe"),
+        ("order\u200b-1\ufeff", "order⟨U+200B⟩-1⟨U+FEFF⟩"),
+        ("می\u200cخواهم 👨\u200d👩", "می\u200cخواهم 👨\u200d👩"),
+        ("\U000e0041", "⟨U+E0041⟩"),
+    ],
+)
+def test_what_is_not_seen_has_a_sign(text: str, shown: str) -> None:
+    assert visible(text) == shown
