@@ -103,13 +103,8 @@ def moment(ms: int) -> str:
 
 
 def visible(text: str) -> str:
-    """A text with a sign in the place of each character that is not seen, as ␛ or ⟨U+202E⟩."""
-    return _UNSEEN.sub(_sign, text)
-
-
-def _sign(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
+    """A text with a sign in the place of each character that is not seen, as ⟨U+202E⟩."""
+    return _UNSEEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
 
 
 def told_apart(text: str) -> str:

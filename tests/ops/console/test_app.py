@@ -173,7 +173,7 @@ async def test_hostile_messages_are_text(node: Node) -> None:
         assert "&lt;script&gt;" in page or "alert" not in page
     for page in pages[:2]:
         assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", page)
-        assert "␛[2J⟨U+202E⟩" in page
+        assert "⟨U+001B⟩[2J⟨U+202E⟩" in page
     assert "\u202e" not in sentence(pages[3])
 
 
@@ -243,6 +243,7 @@ async def test_a_user_without_rights_on_the_cluster_begins_with_topics(guarded: 
             first = await at.get("/", follow_redirects=True)
             links = re.findall(r'<a href="([^"]+)" data-key', first.text)
             seen[user] = first.url.path, [link for link in links if link != "/topics"]
+            assert ("You have no rights on the cluster" in first.text) is (user == "alice")
     both = ["/groups", "/messages", "/waiting", "/waiting/half"]
     assert seen["alice"] == ("/topics", both)
     assert seen["boss"] == ("/", ["/", *both, "/doctor", "/rights", "/audit"])

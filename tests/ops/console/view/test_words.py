@@ -148,7 +148,7 @@ def test_a_time_is_readable_without_scripts(ms: int, shown: str) -> None:
     ("text", "shown"),
     [
         ("a\tb\nc d", "a\tb\nc d"),
-        ("\x1b[2J\x00\r", "␛[2J␀␍"),
+        ("\x1b[2J\x00\r", "⟨U+001B⟩[2J⟨U+0000⟩⟨U+000D⟩"),
         ("\x7f\x9b", "⟨U+007F⟩⟨U+009B⟩"),
         ("invoice\u202efdp.exe", "invoice⟨U+202E⟩fdp.exe"),
         ("order\u200b-1\ufeff", "order⟨U+200B⟩-1⟨U+FEFF⟩"),
