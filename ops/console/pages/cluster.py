@@ -149,13 +149,13 @@ def _block(visit: Visit, seen: Seen, route: GroupRoute) -> GroupBlock:
     rows = [_row(seen, route, node, told.get(node.name)) for node in own]
     masterships = led(master.replication.masterships)[-EPOCHS:] if master else []
     rows.sort(key=lambda row: row.node.name)
-    flows = dict(_flows(visit, route.group, master)) if master else {}
+    flows = dict(_flows(visit, route.group, master))
     return GroupBlock(
         route,
         master,
         rows,
         flows,
-        list(_charts(visit, flows, rows, masterships)) if flows else (),
+        list(_charts(visit, flows, rows, masterships)),
         masterships[::-1],
         time_line(masterships),
     )
@@ -185,10 +185,15 @@ def _row(seen: Seen, route: GroupRoute, node: NodeStatus, told: SlaveStatus | No
     )
 
 
-def _flows(visit: Visit, group: str, master: NodeStatus) -> Iterator[tuple[str, Flow]]:
+def _flows(visit: Visit, group: str, master: NodeStatus | None) -> Iterator[tuple[str, Flow]]:
+    """Rates of the master; their lines go on from one master to the next."""
     for name in ("messages_in", "messages_out", "bytes_in", "bytes_out"):
-        key = f"{group}/{master.name}/{master.start_time_ms}/{name}"
-        yield name, visit.rates.note(key, getattr(master, name), visit.now)
+        key, now = f"{group}/{name}", visit.now
+        if master is None:
+            yield name, visit.rates.noted(key, now)
+        else:
+            process = f"{master.name}/{master.start_time_ms}"
+            yield name, visit.rates.note(key, getattr(master, name), now, process)
 
 
 def _charts(
@@ -209,16 +214,12 @@ def _charts(
         lines = {"in": flows[f"{kind}_in"], "out": flows[f"{kind}_out"]}
         yield axes.chart(title, lines, told, least, bands)
     slaves = [row for row in rows if row.lag_bytes is not None][:LINES]
-    lags = {
-        row.node.name: visit.rates.gauge(f"{_key(row)}/lag_ms", row.lag_ms, visit.now)
-        for row in slaves
-    }
+    lags = {}
+    for row in slaves:
+        key = f"{row.node.replication.group}/{row.node.name}/lag_ms"
+        lags[row.node.name] = visit.rates.gauge(key, row.lag_ms, visit.now)
     if lags:
         yield axes.chart("Replication lag", lags, duration, 1000, bands)
-
-
-def _key(row: NodeRow) -> str:
-    return f"{row.node.replication.group}/{row.node.name}"
 
 
 async def _group_of(visit: Visit) -> GroupRoute:

@@ -85,6 +85,7 @@ class _Counter:
     means: _Gauge
     rate: float | None = None
     begun: tuple[float, int] = (0.0, 0)
+    origin: str = ""
 
 
 @dataclass(slots=True)
@@ -101,14 +102,15 @@ class Rates:
         self._gauges = _Kept(lambda now: _Gauge(_slot(now)))
         self._still = _Kept(lambda now: _Still(now, None), GAP_SECONDS)
 
-    def note(self, name: str, count: int, now: float) -> "Flow":
+    def note(self, name: str, count: int, now: float, origin: str = "") -> "Flow":
         """The rate of a counter per second, and its means in the last slots.
 
-        A counter that went back began anew.
+        A counter that went back began anew. origin: who counts; another one began by itself.
         """
         known, slot = self._counters.at(name, now), _slot(now)
-        if known.count is None:
-            known.count, known.begun = count, (now, count)
+        if known.count is None or known.origin != origin:
+            known.at, known.count, known.begun, known.rate = now, count, (now, count), None
+            known.origin = origin
         passed = now - known.at
         if passed >= LEAST_SECONDS:
             if count >= known.count:
@@ -121,6 +123,10 @@ class Rates:
                 known.begun = now, count
             known.at, known.count = now, count
         return Flow(known.rate, tuple(known.means.points))
+
+    def noted(self, name: str, now: float) -> "Flow":
+        """The means of a counter in the last slots, while nobody counts."""
+        return Flow(None, tuple(self._counters.at(name, now).means.points))
 
     def gauge(self, name: str, value: float, now: float) -> "Flow":
         """A value, and the greatest ones of the last slots, oldest first; nan: not looked at."""

@@ -29,8 +29,11 @@ def test_a_rate_is_of_the_time_between_two_looks_and_what_stands_still_is_told()
     assert rates.note("a", 0, 17.0) == Flow(100.0, (150.0, 100.0)), "the counter began anew"
     assert rates.note("a", 50, 18.0) == Flow(50.0, (150.0, 50.0))
     assert rates.note("a", 150, 28.0) == Flow(10.0, (150.0, 50.0, 10.0, 10.0)), "rare looks"
-    for second in range(29, 400):
-        flow = rates.note("a", 150, float(second))
+    assert rates.noted("a", 28.5) == Flow(None, (150.0, 50.0, 10.0, 10.0)), "nobody counts"
+    assert rates.note("a", 9000, 29.0, "other") == Flow(None, (150.0, 50.0, 10.0, 10.0))
+    assert rates.note("a", 9030, 30.0, "other") == Flow(30.0, (150.0, 50.0, 10.0, 10.0, 30.0))
+    for second in range(31, 400):
+        flow = rates.note("a", 9030, float(second), "other")
     assert flow.points == (0.0,) * POINTS
     rates = Rates()
     assert rates.still_seconds("a", None, 10.0) == 0.0
