@@ -186,7 +186,7 @@ def _row(seen: Seen, route: GroupRoute, node: NodeStatus, told: SlaveStatus | No
 
 
 def _flows(visit: Visit, group: str, master: NodeStatus | None) -> Iterator[tuple[str, Flow]]:
-    """Rates of the master; their lines go on from one master to the next."""
+    """Rates of the master; their lines continue from one master to the next."""
     for name in ("messages_in", "messages_out", "bytes_in", "bytes_out"):
         key, now = f"{group}/{name}", visit.now
         if master is None:
