@@ -234,12 +234,12 @@ class Consumer(Owned):
 
         Raises what ended the reading, or the sending back of a message.
         """
-        worker = self.begin(Work(handler, concurrency, by_key, grace))
+        worker = self.make_worker(Work(handler, concurrency, by_key, grace))
         with stop_signals(self.interrupt):
-            await self.work(worker)
+            await self.run_worker(worker)
 
-    def begin(self, work: Work) -> Worker:
-        """Not called by users: a worker that reads from this consumer, for `work`."""
+    def make_worker(self, work: Work) -> Worker:
+        """Not called by users: a worker that reads from this consumer, for `run_worker`."""
         self._check_open()
         self._check_idle()
         if not self._started:
@@ -256,8 +256,8 @@ class Consumer(Owned):
             worker.stop()
         return worker
 
-    async def work(self, worker: Worker) -> None:
-        """Not called by users: `run`, by the worker of `begin`, which signals do not stop."""
+    async def run_worker(self, worker: Worker) -> None:
+        """Not called by users: `run`, by the worker of `make_worker`, which signals do not stop."""
         try:
             await worker.run()
         finally:

@@ -269,9 +269,9 @@ class _Listening:
     async def _run(self) -> None:
         await self._consumer.start()
         work = Work(self._hand_over, 1, False, CLOSE_SECONDS, on_demand=True)
-        self._worker = self._consumer.begin(work)
+        self._worker = self._consumer.make_worker(work)
         self._want()
-        await self._consumer.work(self._worker)
+        await self._consumer.run_worker(self._worker)
 
     def _want(self) -> None:
         if self._worker is not None:

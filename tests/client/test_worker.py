@@ -314,8 +314,8 @@ async def test_a_worker_on_demand_takes_a_message_for_each_that_is_wanted() -> N
             bench.node.finished.discard((message.queue_id, message.queue_offset))
             raise _worker.GivenBack
 
-    worker = bench.consumer.begin(_worker.Work(handle, 1, False, 30.0, on_demand=True))
-    bench.task = asyncio.create_task(bench.consumer.work(worker))
+    worker = bench.consumer.make_worker(_worker.Work(handle, 1, False, 30.0, on_demand=True))
+    bench.task = asyncio.create_task(bench.consumer.run_worker(worker))
     bench.arrive(QUEUES[0], 5)
     await turns()
     assert bench.handled == []
@@ -351,8 +351,8 @@ async def test_a_worker_on_demand_takes_a_message_for_each_that_is_wanted() -> N
 async def test_a_worker_on_demand_from_which_nothing_is_wanted_stops() -> None:
     bench = Bench()
     await bench.reader._heartbeat()
-    worker = bench.consumer.begin(_worker.Work(bench.handle, 1, False, 30.0, on_demand=True))
-    bench.task = asyncio.create_task(bench.consumer.work(worker))
+    worker = bench.consumer.make_worker(_worker.Work(bench.handle, 1, False, 30.0, on_demand=True))
+    bench.task = asyncio.create_task(bench.consumer.run_worker(worker))
     await turns()
     assert not bench.task.done()
     bench.consumer.stop()
