@@ -30,9 +30,8 @@ billed: defaultdict[str, list[float]] = defaultdict(list)  # a real shop has a d
 
 
 async def bill(message: duolog.Message) -> None:
-    order = Order.model_validate_json(
-        message.body
-    )  # what it raises is retried, at last a dead letter
+    # An error is retried; after the last attempt the message is a dead letter.
+    order = Order.model_validate_json(message.body)
     billed[order.customer].append(order.amount)
 
 
