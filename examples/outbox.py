@@ -3,7 +3,7 @@
 The message is stored first, as a half message that nobody sees. The database's own transaction then
 decides: committed, and consumers get the message; rolled back, and it is gone. If this program dies
 between the two, the node asks a program of the same group, whose `check` looks into the table. So
-there is no table of messages to poll, and none to clean up.
+there is no outbox table to poll or to clean up.
 
     pip install duolog duolog-server
     duolog node start --data /tmp/duolog &

@@ -1,4 +1,4 @@
-"""Delayed jobs: reminders that the store keeps until their time, and that can be taken back.
+"""Delayed jobs: reminders that the store keeps until their time, and that can be cancelled.
 
     pip install duolog duolog-server
     duolog node start --data /tmp/duolog &
@@ -18,12 +18,12 @@ TOPIC = "reminders"
 
 
 async def remind(producer: duolog.Producer, customer: str, seconds: float) -> duolog.Receipt:
-    """Send a reminder that comes in some time, 3 days at most (`deliver_at=` takes a time)."""
+    """Send a reminder, due in at most 3 days; `deliver_at=` takes a time instead."""
     return await producer.send(TOPIC, customer.encode(), delay=seconds)
 
 
 async def cancel(client: duolog.Client, reminder: duolog.Receipt) -> bool:
-    """Take a reminder back; False where it is too late."""
+    """Cancel a reminder; False if it is too late."""
     try:
         await client.admin.recall_delayed(TOPIC, reminder.queue_offset, reminder.unique_key)
     except duolog.NoSuchMessage:
@@ -32,7 +32,7 @@ async def cancel(client: duolog.Client, reminder: duolog.Receipt) -> bool:
 
 
 async def waiting(client: duolog.Client) -> list[int]:
-    """When waiting reminders come, in ms since 1970, the soonest first."""
+    """Due times of the waiting reminders, in ms since 1970, the soonest first."""
     return [message.due_ms for message in (await client.admin.delayed_page(TOPIC)).rows]
 
 
@@ -42,7 +42,7 @@ async def main(endpoints: str) -> None:
             await client.admin.create_topic(TOPIC, 4)
         await remind(producer, "ann", 3)
         paid = await remind(producer, "bob", 3)
-        print("taken back, as bob has paid:", await cancel(client, paid))
+        print("cancelled, as bob has paid:", await cancel(client, paid))
         async with client.consumer("mail", TOPIC) as consumer:
             while (message := await consumer.get(timeout=5.0)) is not None:
                 print("reminded", message.body.decode())

@@ -26,7 +26,7 @@ class Block:
     line: int
 
     def commands(self) -> list[Command]:
-        """Those of a console block, continuation lines joined; the rest is their output."""
+        """Commands of a console block, continuation lines joined; other lines are their output."""
         found: list[Command] = []
         for line in re.sub(r" *\\\n *", " ", self.text).splitlines():
             if line.startswith("$ "):
@@ -48,8 +48,5 @@ def blocks(page: Path, *languages: str) -> list[Block]:
 
 def console_lines(page: Path) -> list[str]:
     """Commands of a page without the comments behind them."""
-    return [
-        command.line.split("  #")[0].split(" #")[0].strip()
-        for block in blocks(page, "console")
-        for command in block.commands()
-    ]
+    commands = [one for block in blocks(page, "console") for one in block.commands()]
+    return [command.line.partition(" #")[0].strip() for command in commands]

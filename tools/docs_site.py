@@ -33,7 +33,7 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        """Note what a tag names."""
+        """Note the ids, links and loaded files of a tag."""
         for name, value in attributes:
             if name == "id" and value:
                 self.ids.add(value)
@@ -56,7 +56,7 @@ def named_pages(entries: object) -> Iterator[str]:
 
 
 def navigation_errors(documents: Path, configuration: Path) -> list[str]:
-    """Pages that it does not name, or names though they are not there."""
+    """Pages missing from the navigation, its entries without a page, and pages that it repeats."""
     named = list(named_pages(yaml.safe_load(configuration.read_text())["nav"]))
     there = {str(page.relative_to(documents)) for page in documents.rglob("*.md")}
     return [
@@ -67,7 +67,7 @@ def navigation_errors(documents: Path, configuration: Path) -> list[str]:
 
 
 def site_errors(site: Path) -> list[str]:
-    """Dead links of the built pages, and what they would load from elsewhere."""
+    """Dead links of the built pages, and files that they would load from elsewhere."""
     pages = {path: Page(path.read_text()) for path in site.rglob("*.html")}
     found = [
         f"{sheet.relative_to(site)}: loads {address}"
@@ -94,7 +94,7 @@ def site_errors(site: Path) -> list[str]:
 
 
 def build() -> int:
-    """Build the site, and look at it; the exit status."""
+    """Build the site and check it; returns the exit status."""
     words = ["build", "--clean", "--strict", "--config-file", str(CONFIGURATION)]
     built = subprocess.run([sys.executable, "-m", "zensical", *words], cwd=ROOT, check=False)
     if built.returncode:

@@ -95,16 +95,16 @@ class Terminal:
         assert status == 0, f"{line}: exit status {status}; it printed\n{self.printed(began)}"
 
     def print(self, text: str) -> None:
-        """Print a text."""
+        """Add a text to the output."""
         with self._file.open("a") as file:
             file.write(text)
 
     def size(self) -> int:
-        """Bytes that were printed."""
+        """Size of the output so far, in bytes."""
         return self._file.stat().st_size
 
     def printed(self, began: int = 0) -> str:
-        """The output from some byte on."""
+        """The output from a byte on."""
         return self._file.read_bytes()[began:].decode()
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class ShownNode(SmallNode):
         self._words = words
 
     def words(self) -> list[str]:
-        """As shown."""
+        """Arguments as the page shows them, and those for small files."""
         return [*self._words, *SMALL_FILES]
 
 
@@ -141,7 +141,7 @@ def started(line: str) -> str:
 
 
 def plain(line: str) -> str:
-    """A line as it is on a page and in a pipe."""
+    """A line with single spaces, as columns are aligned differently in a pipe."""
     return " ".join(line.split())
 
 
@@ -192,7 +192,7 @@ class Reader:
         return re.sub(r"(?<!\S)/(tmp|backup|var/lib)/", f"{self.directory}/", text)
 
     def close(self) -> None:
-        """End all that it started."""
+        """End the shell and the nodes."""
         self._terminal.close()
         for node in self._nodes:
             node.end()
@@ -230,8 +230,8 @@ class Reader:
             job = line.split()[1]
             line = f"pid=$(jobs -p {job}); kill {job}; wait $pid"
         began = self._terminal.size()
-        program = self.directory / line.removeprefix("python ")
-        if program.is_file() and "duolog.testing" in program.read_text():
+        program = self.directory / line.split()[1] if line.startswith("python ") else None
+        if program is not None and "duolog.testing" in program.read_text():
             with redirect_stdout(StringIO()) as here:  # where nodes are forked already
                 exec(compile(program.read_text(), program.name, "exec"), {})
             self._terminal.print(here.getvalue())
@@ -428,3 +428,10 @@ def test_every_block_is_run_here_or_elsewhere() -> None:
     run = (*RUN, *RUN_WITH_THE_LONG_TESTS)
     text = "".join(block.text for page in run for block in shown[page])
     assert [part for part in (*BLOCKS, *COMMANDS_ELSEWHERE) if part not in text] == []
+    saved = [(page, found[1]) for page in run for block in shown[page]
+             if block.language == "python" and (found := NAMED.match(block.text))]  # fmt: skip
+    assert [
+        (page, name)
+        for page, name in saved
+        if not any(name in one.line for block in shown[page] for one in block.commands())
+    ] == []
