@@ -62,10 +62,10 @@ scrape_configs:
 - **Cost.** Counters are plain numbers, kept per batch and per call. State is read when it is asked
   for, in steps of a millisecond, and written by a thread. One reading runs at a time, for all who
   wait for it; the next one begins after a rest of four times the CPU that it took, at most 10 s.
-- **Age.** A request whose figures are not there after half of its time (of Prometheus'
-  `scrape_timeout`, at most 10 s), or that comes more than a second before the end of that rest,
-  gets those of the last reading that was finished. `duolog_metrics_age_seconds` says how old they
-  are. Before the first one is finished, it gets those under "The node" alone.
+- **Age.** If new figures are not ready after half of a request's time (Prometheus'
+  `scrape_timeout`, at most 10 s), or if it comes more than a second before the end of that rest,
+  it gets those of the last finished reading. `duolog_metrics_age_seconds` says how old they are.
+  Until the first reading has finished, it gets only those under "The node".
 - **Connections.** At most 16. One whose request has not come gives way to a new one.
 - **A scrape changes nothing.** It creates no topic and no group, and wakes no call that waits.
 - **Counters** (`_total`) begin at 0 with each process, as Prometheus expects.

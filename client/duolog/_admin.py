@@ -271,7 +271,7 @@ class Admin:
             orderly: its consumers get the messages of a queue in order, the next one after the
                 last is done (RocketMQ's clients).
             retry_times: attempts after the first, then a message is a dead letter.
-            retry_delays_ms: between attempts.
+            retry_delays_ms: between attempts of push consumers (RocketMQ's clients).
             lite_topic: the topic whose lite topics its clients may subscribe to; empty: none.
             lite_exclusive: one client at a time subscribes to a lite topic, the last that asked.
         """
