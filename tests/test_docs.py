@@ -132,12 +132,16 @@ def test_a_command_that_is_not_there_is_found(
 
 def test_every_setting_of_a_page_exists() -> None:
     shown, known = 0, settings()
+    sections = {name.partition(".")[0] for name in known}
     for page in PAGES:
         for block in blocks(page, "toml"):
             for section, keys in tomllib.loads(block.text).items():
                 shown += len(keys)
                 assert {f"{section}.{key}" for key in keys} <= known, (page, block.line)
     assert shown > 30
+    for page in (ROOT / "docs").rglob("*.md"):
+        named = set(re.findall(r"`(\w+\.\w+)`", page.read_text()))
+        assert {name for name in named if name.partition(".")[0] in sections} <= known, page
 
 
 def settings() -> set[str]:

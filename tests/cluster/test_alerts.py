@@ -248,11 +248,3 @@ def test_every_command_of_a_runbook_exists(page: Path, monkeypatch: pytest.Monke
     assert found
     for words in found:
         parse(words, monkeypatch)
-
-
-def test_settings_that_the_pages_name_exist() -> None:
-    known = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/configuration.md").read_text(), re.M))
-    sections = "node|limits|transactions|metrics|ha|registry|store"
-    for page in (INDEX, *PAGES):
-        named = re.findall(rf"`(?:{sections})\.(\w+)`", page.read_text())
-        assert set(named) <= known, page
