@@ -35,7 +35,7 @@ def table_of(batch: duolog.Batch) -> pa.Table:
 
 
 async def read(client: duolog.Client, group: str, idle: float = 2.0) -> pa.Table:
-    """What a group has not read yet, until nothing comes for some seconds."""
+    """Messages that a group has not read yet, until none comes for `idle` seconds."""
     tables = [EMPTY]
     async with client.consumer(group, TOPIC) as consumer:
         while (batch := await consumer.get_batch(timeout=idle)) is not None:

@@ -145,7 +145,7 @@ def test_every_setting_of_a_page_exists() -> None:
 
 
 def settings() -> set[str]:
-    """Those that docs/configuration.md lists, which is generated."""
+    """Settings that docs/configuration.md lists, which is generated."""
     found: set[str] = set()
     for part in (ROOT / "docs" / "configuration.md").read_text().split("\n## [")[1:]:
         section, _, rest = part.partition("]")

@@ -183,7 +183,7 @@ class DuologBroker(AsyncBroker):
 
 
 class _Open:
-    """What a broker has from `startup` to `shutdown`."""
+    """Client, producer and listeners of a broker from `startup` to `shutdown`."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -196,7 +196,7 @@ class _Open:
 
 
 class _Acknowledgement:
-    """What TaskIQ calls once it is done with a message."""
+    """The callback of a task, which TaskIQ calls once it is done with it."""
 
     def __init__(self) -> None:
         self.called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -206,7 +206,7 @@ class _Acknowledgement:
             self.called.set_result(None)
 
     def refuse(self, error: Exception) -> None:
-        """It will not be called."""
+        """Fail the wait for the call."""
         if not self.called.done():
             self.called.set_exception(error)
 
@@ -255,7 +255,7 @@ class _Listening:
         self._unfinished: set[_Acknowledgement] = set()
 
     async def next(self) -> AckableMessage | None:
-        """A message more for TaskIQ; None: there are no more. Raises what ended the reading."""
+        """One more message for TaskIQ; None: there are no more. Raises what ended the reading."""
         if self._running is None:
             self._running = self._background.start(self._run())
             self._running.add_done_callback(lambda _: self._asked.put_nowait(None))
@@ -310,8 +310,8 @@ class _Listening:
             self._unfinished.discard(acknowledgement)
 
     async def _is_task(self, message: Message) -> bool:
-        """Whether it is a task; what is none becomes a dead letter. Raises NotHandled where this
-        worker does not know the task."""
+        """Whether the message is a task; any other becomes a dead letter. Raises NotHandled where
+        this worker does not know the task."""
         try:
             task = self._broker.formatter.loads(message.body)
         except Exception as error:
