@@ -394,8 +394,8 @@ class LimitsSection(_Section):
         32 << 20,
         ge=1 << 20,
         description="room on each port of clients for requests that have not arrived whole. Over "
-        "frames and the remoting protocol, further ones wait unread; over gRPC, connections end of "
-        "which no message arrives any more. A longer request needs to be alone",
+        "frames and the remoting protocol, further ones wait unread; over gRPC, connections that "
+        "make no progress are closed. A longer request needs to be alone",
     )
     snapshot_interval_ms: int = Field(
         5000, ge=100, description="interval between metadata snapshots"
