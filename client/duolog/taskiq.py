@@ -314,6 +314,7 @@ class _Listening:
         this worker does not know the task."""
         try:
             task = self._broker.formatter.loads(message.body)
+            task.parse_labels()  # TaskIQ drops a task whose labels it cannot read
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             topic = await self._consumer.send_back(message, delay_level=-1)

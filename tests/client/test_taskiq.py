@@ -288,27 +288,35 @@ def dead(node: Node) -> list[bytes]:
             return []
 
 
+# An int that is none, or of a type that this TaskIQ does not know.
+UNREADABLE_LABEL = (
+    b'{"task_id": "1", "task_name": "work", "labels": {"n": "seven"}, "labels_types": {"n": %b},'
+    b' "args": [], "kwargs": {}}'
+)
+
+
 async def test_what_is_no_task_is_a_dead_letter_and_blocks_nothing(
     duolog_node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker, ran = broker_of(duolog_node), asyncio.Event()
 
-    @broker.task
+    @broker.task(task_name="work")
     async def work() -> None:
         ran.set()
 
     async with started(broker), duolog.Client(duolog_node.endpoint) as client:
         async with client.producer() as producer:
             bodies = [b"hello", b"\xff\x00", b'{"task_id": "1"}', b"[]"]
+            bodies += [UNREADABLE_LABEL % kind for kind in (b"2", b"99")]
             for body in bodies:
                 await producer.send("taskiq", body)
         await work.kiq()
     async with working(broker, tasks_max=1):
         await until(ran.is_set)
-    assert committed(duolog_node) == 5
+    assert committed(duolog_node) == 7
     assert dead(duolog_node) == bodies
     lines = [one.getMessage() for one in caplog.records if one.name == "duolog.taskiq"]
-    assert len(lines) == 4
+    assert len(lines) == 6
     assert all("is no task" in line and "%DLQ%taskiq" in line for line in lines)
 
 
