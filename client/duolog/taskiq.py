@@ -172,8 +172,10 @@ class DuologBroker(AsyncBroker):
                 return
             except Retryable as error:
                 log.warning("tasks cannot be read now, and will be again: %s", error)
-            await listening.close()
-            opened.listening.remove(listening)
+            except Exception:
+                await opened.end(listening)  # a member that reads nothing keeps its queues
+                raise
+            await opened.end(listening)
             await asyncio.sleep(pauses.next())
 
     def _opened(self) -> "_Open":
@@ -189,6 +191,11 @@ class _Open:
         self.client = client
         self.producer: Producer = client.producer()
         self.listening: list[_Listening] = []
+
+    async def end(self, listening: "_Listening") -> None:
+        """Leave the group with one of the members. Bounded."""
+        await listening.close()
+        self.listening.remove(listening)
 
     async def close(self) -> None:
         """End everything. Bounded."""

@@ -582,6 +582,9 @@ async def test_an_error_of_the_reading_ends_the_worker(duolog_node: Node) -> Non
         worker._fail(duolog.CorruptBatch("as if one had come"))
         with pytest.raises(duolog.CorruptBatch):
             await first
+        assert not broker._open.listening, "its member would keep its queues"
+        with duolog.sync.Client(duolog_node.endpoint) as client:
+            assert client.admin.group("taskiq").members == 0
 
 
 async def test_a_worker_whose_nodes_do_not_answer_for_long_joins_again(
