@@ -105,7 +105,7 @@ class DuologBroker(AsyncBroker):
         self._open: _Open | None = None
 
     async def startup(self) -> None:
-        """Connect, and make the topic where it does not exist; once more does no more.
+        """Connect, and make the topic where it does not exist; a broker connects only once.
 
         Raises what `Client` and its `create_topic` raise.
         """
@@ -117,7 +117,10 @@ class DuologBroker(AsyncBroker):
             except BaseException:
                 await client.close()
                 raise
-            self._open = _Open(client)
+            if self._open is None:
+                self._open = _Open(client)
+            else:  # another call of it was faster
+                await client.close()
         await super().startup()
 
     async def _make_topic(self, client: Client) -> None:

@@ -492,6 +492,28 @@ async def test_a_broker_that_is_not_started_says_so(duolog_node: Node) -> None:
     await broker.shutdown()
 
 
+async def test_a_broker_that_is_started_twice_at_a_time_has_one_client(
+    duolog_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    living = set[duolog.Client]()
+
+    class Counted(duolog.Client):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            living.add(self)
+
+        async def close(self) -> None:
+            await super().close()
+            living.discard(self)
+
+    monkeypatch.setattr("duolog.taskiq.Client", Counted)
+    broker = broker_of(duolog_node)
+    await asyncio.gather(broker.startup(), broker.startup())
+    assert len(living) == 1
+    await broker.shutdown()
+    assert not living
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
