@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from duolog import Client, DuologError, GroupDescription, NodeStatus, Route, TopicDescription
 from duolog import Timeout as TooSlow
 from duolog._admin import patience_with, status_or_refusal
+from duolog._background import together
 from duolog._client import runtime_of
 from duolog._runtime import Runtime
 
@@ -41,10 +42,16 @@ async def examine(client: Client, named: Iterable[str], timeout: float) -> list[
 
 
 async def look(client: Client, named: Iterable[str]) -> Seen:
-    """Ask all nodes of the cluster, also for its groups and topics. named: see `look_at_nodes`."""
-    seen = await look_at_nodes(client, named)
-    groups, topics, unread = await _consumption(client)
-    return replace(seen, groups=groups, topics=topics, unread=unread)
+    """Ask all nodes of the cluster, also for its groups and topics. named: see `look_at_nodes`.
+
+    At one time: one after the other, nodes that are silent and groups that take long would need
+    more time than a survey has.
+    """
+    async with together() as tasks:
+        nodes = tasks.create_task(look_at_nodes(client, named))
+        consumption = tasks.create_task(_consumption(client))
+    groups, topics, unread = consumption.result()
+    return replace(nodes.result(), groups=groups, topics=topics, unread=unread)
 
 
 async def look_at_nodes(client: Client, named: Iterable[str]) -> Seen:

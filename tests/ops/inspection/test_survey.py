@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -232,6 +232,32 @@ async def test_what_passes_in_a_moment_is_not_told(
     async with duolog.Client(endpoint, timeout=10) as client:
         assert [one.cause for one in await examine(client, [endpoint], 10.0)] == ["single-node"]
     assert looks == 2
+
+
+async def test_a_silent_node_and_groups_that_take_long_are_found_within_one_survey(
+    node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The console and the command line give a look 10 s; either of these may take 6 s of them."""
+    monkeypatch.setattr(survey, "GROUPS_SECONDS", 0.05)
+    all_at, given_up = survey._all_at, asyncio.Event()
+
+    async def groups(problems_only: bool) -> Any:
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            given_up.set()
+
+    async def silent(addresses: Sequence[str], *args: Any) -> list[survey._Told]:
+        await given_up.wait()
+        return await all_at(addresses, *args)
+
+    monkeypatch.setattr(client.admin, "groups", groups)
+    monkeypatch.setattr(survey, "_all_at", silent)
+    port = free_endpoint()
+    async with asyncio.timeout(WAIT_SECONDS):
+        seen = await look(client, [f"127.0.0.1:{node.port}", port])
+    assert seen.silent == (port,)
+    assert "no answer within" in seen.unread
 
 
 async def test_what_is_wrong_with_groups_alone_needs_no_second_look(
