@@ -158,16 +158,17 @@ class DuologBroker(AsyncBroker):
     async def listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
         """Tasks for this worker, as a member of the group.
 
-        Where no node answers for long, it joins again and again. Raises what ends the reading for
-        good.
+        Where no node answers for long, it joins again and again. What an earlier call that has
+        ended was given and did not finish comes again. Raises what ends the reading for good.
         """
         opened, pauses = self._opened(), BackOff()
+        await opened.end_left()
         while True:
             consumer = opened.client.consumer(
                 self.group, self.topic, session=self._session, commit_interval=COMMIT_SECONDS
             )
             listening = _Listening(self, consumer)
-            opened.listening.append(listening)
+            opened.listening.add(listening)
             try:
                 while (task := await listening.next()) is not None:
                     pauses = BackOff()
@@ -178,6 +179,8 @@ class DuologBroker(AsyncBroker):
             except Exception:
                 await opened.end(listening)  # a member that reads nothing keeps its queues
                 raise
+            finally:
+                listening.left = True  # but its tasks may be running
             await opened.end(listening)
             await asyncio.sleep(pauses.next())
 
@@ -193,12 +196,17 @@ class _Open:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.producer: Producer = client.producer()
-        self.listening: list[_Listening] = []
+        self.listening: set[_Listening] = set()
+
+    async def end_left(self) -> None:
+        """Leave the group with the members from which nobody takes tasks any more. Bounded."""
+        for one in [one for one in self.listening if one.left]:
+            await self.end(one)
 
     async def end(self, listening: "_Listening") -> None:
         """Leave the group with one of the members. Bounded."""
         await listening.close()
-        self.listening.remove(listening)
+        self.listening.discard(listening)
 
     async def close(self) -> None:
         """End everything. Bounded."""
@@ -263,6 +271,7 @@ class _Listening:
         # The one that TaskIQ asked for; None: there are no more.
         self._asked: asyncio.Queue[AckableMessage | None] = asyncio.Queue()
         self._unfinished: set[_Acknowledgement] = set()
+        self.left = False  # nobody calls `next` any more
 
     async def next(self) -> AckableMessage | None:
         """One more message for TaskIQ; None: there are no more. Raises what ended the reading."""

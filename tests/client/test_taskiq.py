@@ -663,6 +663,25 @@ async def test_a_message_fetched_ahead_of_a_stop_is_given_back_as_it_is(
     assert retried(duolog_node) == []
 
 
+async def test_who_listens_again_gets_what_was_not_finished(duolog_node: Node) -> None:
+    """As a program does that cancels TaskIQ's `run_receiver_task` and runs another one."""
+    broker = broker_of(duolog_node)
+
+    @broker.task
+    async def work() -> None: ...
+
+    async with started(broker), asyncio.timeout(WAIT_SECONDS):
+        await work.kiq()
+        given = list[Any]()
+        for _ in range(3):
+            listening = broker.listen()
+            given.append(await anext(listening))
+            await listening.aclose()
+        assert len({task.data for task in given}) == 1
+        assert broker._open is not None
+        assert len(broker._open.listening) == 1
+
+
 def test_without_taskiq_the_module_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['taskiq'] = None\n"
