@@ -23,8 +23,8 @@ AGAIN_SECONDS = 2.0  # until the second look, where the first one found somethin
 async def examine(client: Client, named: Iterable[str], timeout: float) -> list[Finding]:
     """Findings; where any is about nodes, those that persist in a second survey.
 
-    What is wrong with groups alone is of no moment: one survey does. named: see `look`. timeout:
-    seconds of one look. Raises duolog's errors where no node answers.
+    A switch of masters causes no findings about groups, so one survey is enough for these. named:
+    see `look`. timeout: seconds of one look. Raises duolog's errors where no node answers.
     """
     try:
         async with asyncio.timeout(timeout):
