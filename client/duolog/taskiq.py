@@ -52,6 +52,7 @@ QUEUES_MAX = 1024
 COMMIT_SECONDS = 1.0  # what was acknowledged since runs again after a crash
 CLOSE_SECONDS = 1.0  # for acknowledgements, and what is sent back, once the reading has ended
 LABEL_CHARS_MAX = 1000  # of a label that becomes a property
+LABELS_BYTES_MAX = 16 << 10  # of all that become properties, of which a message has at most 31 KiB
 
 
 class NotHandled(Exception):
@@ -143,14 +144,13 @@ class DuologBroker(AsyncBroker):
     async def kick(self, message: BrokerMessage) -> None:
         """Send a task. Raises what `Producer.send` raises, BadRequest for a wrong delay."""
         opened, labels = self._opened(), message.labels
-        texts = {name: prepare_label(value)[0] for name, value in labels.items()}
         delay, deliver_at = _delay_in(labels)
         await opened.producer.send(
             self.topic,
             message.message,
             tags=message.task_name if _fits("TASK", message.task_name) else None,
             keys=message.task_id if _is_key(message.task_id) else (),
-            properties={name: text for name, text in texts.items() if _fits(name, text)},
+            properties=_properties_of(labels),
             delay=delay,
             deliver_at=deliver_at,
         )
@@ -364,8 +364,20 @@ def _number_in(labels: Mapping[str, Any], name: str) -> float | None:
         raise BadRequest(f"label {name} is {value!r}; it must be a number") from None
 
 
+def _properties_of(labels: Mapping[str, Any]) -> dict[str, str]:
+    """The labels that can be properties, as far as there is room: the body has all of them."""
+    found: dict[str, str] = {}
+    left = LABELS_BYTES_MAX
+    for name, value in labels.items():
+        text = prepare_label(value)[0]
+        if _fits(name, text) and (size := len(f"{name}{text}".encode())) <= left:
+            left -= size
+            found[name] = text
+    return found
+
+
 def _fits(name: str, text: str) -> bool:
-    """Whether a label can be a property: the message itself has all of them."""
+    """Whether a label can be a property."""
     try:
         property_text(None, (), {name: text})
     except BadRequest:

@@ -209,6 +209,26 @@ async def test_labels_are_properties_the_name_a_tag_and_the_id_a_key(duolog_node
         }
 
 
+async def test_labels_that_are_too_many_for_properties_are_in_the_body_alone(
+    duolog_node: Node,
+) -> None:
+    broker = broker_of(duolog_node)
+    labels = {f"label-{number}": "\u20ac" * 900 for number in range(20)}
+
+    @broker.task
+    async def work() -> None: ...
+
+    async with started(broker), duolog.Client(duolog_node.endpoint) as client:
+        await work.kicker().with_labels(**labels, small=1).kiq()
+        (message,) = await client.pull("taskiq", 0, 0, wait=10)
+        properties = message.properties
+        assert 0 < len(labels.keys() & properties.keys()) < len(labels)
+        assert properties["small"] == "1", "it has room where a long one has not"
+        read = broker.formatter.loads(message.body)
+        read.parse_labels()
+        assert read.labels == {**labels, "small": 1}
+
+
 async def test_a_delayed_task_waits_in_the_store(duolog_node: Node) -> None:
     broker, ran = broker_of(duolog_node), asyncio.Event()
 
