@@ -10,10 +10,15 @@ from types import SimpleNamespace
 from weakref import WeakSet
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from duolog_server.node.metrics import server
-from duolog_server.node.metrics.exposition import AT_ONCE, Exposition, Overdue
+from duolog_server.node.metrics.exposition import AT_ONCE, Exposition, Overdue, _Families
 from duolog_server.node.metrics.samples import Samples, Shown
 from duolog_server.node.metrics.server import (
     RESTS,
@@ -367,6 +372,27 @@ async def test_labels_are_escaped_checked_and_large_families_have_one_header() -
         samples.node.add("duolog_unknown", 1)
     with pytest.raises(AssertionError):
         samples.node.add("duolog_queues", 1, "label")
+
+
+@given(
+    st.text(st.sampled_from('a"\\\n\r\t{},= #n\x00\u2028\u20ac')),
+    st.floats() | st.integers(-(1 << 63), 1 << 63) | st.booleans(),
+)
+def test_a_sample_is_read_as_that_of_prometheus_own_writer(label: str, value: float) -> None:
+    name = "rocketmq_half_messages"
+    labels = {**LABELS[BY_NAME[name].scope], "topic": label}
+    family = Metric(name, BY_NAME[name].help, BY_NAME[name].kind)
+    family.add_sample(name, labels, value)
+    theirs = generate_latest(_Families([family]))
+    ours = b"".join(Exposition(LABELS).few({name: [((label,), value)]}))
+    assert repr(rows_of(ours)) == repr(rows_of(theirs)), "NaN is not equal to itself"
+
+
+def rows_of(text: bytes) -> list[tuple[str, dict[str, str], float]]:
+    (family,) = text_string_to_metric_families(text.decode())
+    return [
+        (row.name, dict(sorted(row.labels.items())), float(row.value)) for row in family.samples
+    ]
 
 
 async def test_a_histogram_has_cumulative_buckets_with_inclusive_bounds() -> None:
