@@ -51,6 +51,10 @@ SENT: list[tuple[dict[str, Any], str]] = [
     ({"properties": {1: "a"}}, "the name of a property must be a str"),
     ({"properties": ["a"]}, "properties must be a dict"),
     ({"properties": {"a": HALF}}, "no valid text"),
+    ({"properties": {"a": ""}}, "property 'a' has an empty name or value"),
+    ({"properties": {"": "a"}}, "property '' has an empty name or value"),
+    ({"properties": {"a": "b\x1f"}}, "property 'a' has control characters"),
+    ({"properties": {"a\x7f": "b"}}, "has control characters"),
     ({"queue_id": "0"}, "queue_id must be a whole number, not str"),
     ({"queue_id": -1}, "queue_id is -1"),
     ({"queue_id": 1 << 31}, "queue_id is 2147483648"),
@@ -140,6 +144,13 @@ CALLS: list[tuple[Call, str]] = [
     (lambda c: c.admin.alter_topic("T", -1), "queues is -1; it must be 0 to 4294967295"),
     (lambda c: c.transactions("g").prepare("T", "x"), "a body must be bytes"),  # type: ignore[arg-type]
     (lambda c: c.transactions("g", immunity=NAN), "immunity is nan"),
+    (lambda c: c.transactions(""), "transactions need the name of a producer group"),
+    (lambda c: c.transactions(HALF), "group is no valid text"),
+    (lambda c: c.admin.commit("g", {("T", 0): 1}), "is no .topic, replica group, queue id"),  # type: ignore[dict-item]
+    (lambda c: c.admin.commit("g", {("", "a", 0): 1}), "a topic of offsets is empty"),
+    (lambda c: c.admin.commit("g", {("T", "", 0): 1}), "a replica group of offsets is empty"),
+    (lambda c: c.admin.commit("g", {("T", "a", -1): 1}), "a queue id of offsets is -1"),
+    (lambda c: c.admin.commit("g", {("T", "a", 0): -1}), "one of offsets is -1"),
     (lambda c: c.admin.create_topic("T", lite_ttl_minutes=-1), "lite_ttl_minutes is -1"),
 ]
 
@@ -177,6 +188,8 @@ def test_values_like_those_that_are_asked_for_are_taken() -> None:
     assert checked_number("timeout", INF) == INF
     assert checked_text("topic", Text("T")) == "T"
     assert parse_properties(property_text(None, (), cast(Any, Headers()))) == {"a": "b"}
+    wide = {"a": "no-break \xa0"}  # not printable, to Python, and no control character
+    assert parse_properties(property_text(None, (), wide)) == wide
 
 
 def test_bodies_of_a_batch_that_are_not_bytes_are_copied() -> None:

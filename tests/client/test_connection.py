@@ -170,7 +170,8 @@ async def test_calls_go_on_to_one_node_of_those_that_may_be_asked() -> None:
     await connection.rotate(0)
     assert (connection.endpoint, connection.moves) == (B, 1)
     await connection.rotate(0)
-    assert connection.endpoint == B, "another call moved meanwhile"
+    await connection.rotate(0, C, 5)
+    assert (connection.endpoint, connection.moves) == (B, 1), "another call moved meanwhile"
     await connection.rotate(1, C, 5)
     assert (connection.endpoint, connection.epoch, connection.endpoints) == (C, 5, (A, B, C))
     await connection.rotate(2, A, 4)

@@ -103,6 +103,8 @@ def test_unknown_values_are_none_and_descriptions_do_not_change() -> None:
     states = [kind.name for kind in kinds if kind.number != wire.TRACK_STATE_UNSPECIFIED]
     reply = wire.TrackReply(groups=[wire.MessageTrack(group=name, state=name) for name in states])
     assert set(_fromwire.states_of([reply]).values()) == set(_descriptions.TrackState)
+    track = _fromwire.way_of(wire.TrackedMessage(groups=reply.groups[:1])).groups[0]
+    assert (track.copy, track.copy_time_ms) == (None, 0), "it was stored nowhere else"
     node = NodeStatus("n", "SLAVE")
     with pytest.raises(dataclasses.FrozenInstanceError):
         node.name = "m"  # type: ignore[misc]

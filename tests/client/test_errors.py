@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import duolog
+import grpc
+import grpc.aio
 import pytest
 from duolog import _errors
 
@@ -40,6 +42,14 @@ def test_a_timeout_is_pythons_timeout_error_and_says_the_same() -> None:
     assert isinstance(error, duolog.Retryable)
     assert str(error) == "no answer within 3 s"
     assert _errors.status_of(error)[1] == "Timeout"
+
+
+def test_a_name_that_this_version_does_not_know_leaves_the_status_code() -> None:
+    """Nodes of a later version, and proxies, add what they like."""
+    trailing = grpc.aio.Metadata(("x-proxy", "NotMaster"), (_errors.ERROR_KEY, "OfTomorrow"))
+    code = grpc.StatusCode.PERMISSION_DENIED
+    found = _errors.error_of(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, "no"))
+    assert (type(found), str(found)) == (duolog.NoPermission, "no")
 
 
 def names(kind: ast.expr | None) -> set[str]:

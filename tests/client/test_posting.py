@@ -11,7 +11,15 @@ from typing import Any
 import duolog
 import pytest
 from duolog import _batcher
-from duolog._batcher import BATCH_BYTES, ENOUGH_BYTES, SIDE_BY_SIDE, TURN_MESSAGES, Batcher, Filling
+from duolog._batcher import (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    ENOUGH_BYTES,
+    SIDE_BY_SIDE,
+    TURN_MESSAGES,
+    Batcher,
+    Filling,
+)
 from duolog._posted import MESSAGE_BYTES, TOLD_BYTES
 from duolog._producer import Producer
 from duolog._terms import PLAIN
@@ -37,6 +45,8 @@ async def test_posts_made_while_a_batch_is_in_flight_share_the_next_one(bench: B
     assert bench.nodes.of(("g", 1)) == [b"%d" % k for k in range(1000)]
     assert len(bench.nodes.batches) < 5
     assert handles[7].receipt() == await handles[7] == receipts[7]
+    assert len({*receipts, receipts[7]}) == 1000
+    assert receipts[7] not in (receipts[8], repr(receipts[7]))
     assert handles[7].error() is None
     await bench.producer.close()
 
@@ -74,6 +84,36 @@ async def test_a_send_comes_after_what_was_posted_before_it(bench: Bench) -> Non
     bench.producer.post("T", b"3", queue_id=sent.queue_id)
     last = await bench.producer.send("T", b"4", queue_id=sent.queue_id)
     assert last.queue_offset == 3
+
+
+async def test_a_send_that_may_go_anywhere_goes_with_none_to_a_queue_or_at_a_time() -> None:
+    bench, sends = Bench(linger=60), []
+    goals: list[dict[str, Any]] = [{"queue_id": 1}, {}, {"delay": 9}, {}, {"queue_id": 1}, {}]
+    for k, where in enumerate(goals):
+        sends.append(asyncio.ensure_future(bench.producer.send("T", b"%d" % k, **where)))
+        for _ in range(3):
+            await asyncio.sleep(0)
+    await bench.producer.flush()
+    await asyncio.gather(*sends)
+    assert sorted(bodies for _, bodies in bench.nodes.batches) == [
+        [b"0", b"4"],
+        [b"1", b"3", b"5"],
+        [b"2"],
+    ]
+    await bench.producer.close()
+
+
+async def test_a_batch_with_an_expected_offset_that_takes_two_requests_is_not_begun(
+    bench: Bench,
+) -> None:
+    """The first request would be stored though another writer gets between the two."""
+    many = [b""] * (BATCH_MESSAGES + 1)
+    with pytest.raises(duolog.BadRequest, match="take several requests"):
+        await bench.producer.send_batch("T", many, queue_id=1, expect_offset=0)
+    assert bench.nodes.batches == []
+    await bench.producer.send_batch("T", many[1:], queue_id=1, expect_offset=0)
+    assert len(bench.nodes.of(("g", 1))) == BATCH_MESSAGES
+    await bench.producer.close()
 
 
 async def test_posts_by_number_know_their_queue_after_the_first(bench: Bench) -> None:

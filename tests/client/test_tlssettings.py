@@ -6,6 +6,7 @@ import duolog
 import pytest
 from duolog import Tls
 from duolog._caller import Caller
+from duolog._runtime import MACHINE
 from duolog._tls import TLS_SETTINGS, tls_in, tls_texts
 
 SPELLED = {name: f"<{name}>" for name in TLS_SETTINGS}
@@ -61,3 +62,25 @@ def test_an_error_is_in_the_words_of_its_user(said: dict[str, str], why: str) ->
 def test_what_is_written_is_read_as_it_was() -> None:
     for _, tls in TAKEN:
         assert tls_in(tls_texts(tls), SPELLED) == tls
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ({"user": "ann"}, "option 'user' needs 'password' or 'passwordFile'"),
+        ({"password": "p"}, "option 'user' needs"),
+        ({"user": "ann", "password": "p", "passwordFile": "f"}, "one of the options 'password'"),
+    ],
+)
+def test_a_job_that_gives_half_of_a_login_is_told_the_options(
+    option: dict[str, str], why: str
+) -> None:
+    with pytest.raises(duolog.BadRequest, match=why):
+        Caller.of(lambda name: option.get(name, ""))
+
+
+@pytest.mark.parametrize("half", [Tls(cert=__file__), Tls(key=__file__)])
+def test_a_certificate_without_its_key_is_refused(half: Tls) -> None:
+    """A node that asks for none would take the client as one without a certificate."""
+    with pytest.raises(duolog.BadRequest, match="both cert and key"):
+        half.over(MACHINE)

@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 from duolog import BadRequest, DelayedMessage
-from duolog._waiting import END, PartOfWaiting, joined_rows, places_in
+from duolog._waiting import (
+    END,
+    PartOfWaiting,
+    delayed_page_of,
+    halves_page_of,
+    joined_rows,
+    places_in,
+)
+from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,3 +81,29 @@ def test_what_is_no_end_of_a_page_is_refused() -> None:
         places_in("x")
     with pytest.raises(BadRequest):
         places_in("&".join(f"g{number}=1/0/0" for number in range(2000)))
+
+
+def test_a_page_sums_up_what_waits_in_all_groups() -> None:
+    def told(group: str, waiting: int, first: int, last: int) -> wire.ListDelayedReply:
+        """As a node tells what it examined."""
+        reply = wire.ListDelayedReply(group=group, waiting=waiting, examined=waiting + 1)
+        reply.first_due_time, reply.last_due_time = first, last
+        return reply
+
+    replies = [told("a", 2, 70, 80), told("b", 3, 50, 60), told("c", 0, 0, 0)]
+    page = delayed_page_of(replies, {}, 5)
+    assert (page.waiting, page.examined) == (5, 8)
+    assert (page.first_due_ms, page.last_due_ms) == (50, 80), "a group without any has no first"
+    assert delayed_page_of(replies[2:], {}, 5).first_due_ms == 0
+    assert delayed_page_of([], {}, 5).waiting is None
+
+
+def test_a_page_of_half_messages_ends_where_a_group_has_more() -> None:
+    rows = [wire.HalfMessage(half=k) for k in (3, 7)]
+    more = wire.ListHalvesReply(group="a", messages=rows, next="7", waiting=9, checks_max=15)
+    rest = wire.ListHalvesReply(group="b", messages=rows[:1], waiting=1, checks_max=4)
+    page = halves_page_of([more, rest], {}, 5)
+    assert [(row.group, row.half) for row in page.rows] == [("a", 3), ("a", 7)]
+    assert places_in(page.next) == {"a": "7"}, "what is of b comes behind what is left of a"
+    assert (page.waiting, page.checks_max) == (10, 15)
+    assert halves_page_of([], {}, 5).checks_max == 0
