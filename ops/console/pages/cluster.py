@@ -17,7 +17,14 @@ from duolog_server.ops.console.view.rates import Flow
 from duolog_server.ops.console.view.timeline import TimeLine, time_line
 from duolog_server.ops.console.view.visits import Action, Done, Shown, Visit
 from duolog_server.ops.inspection.doctor.diagnosis import diagnose
-from duolog_server.ops.inspection.doctor.findings import ERROR, NOTE, Finding, Seen, replica_of
+from duolog_server.ops.inspection.doctor.findings import (
+    ERROR,
+    NOTE,
+    Finding,
+    Seen,
+    masters_of,
+    replica_of,
+)
 from duolog_server.ops.inspection.masterships import Led, led
 from duolog_server.ops.inspection.survey import examine, look_at_nodes
 
@@ -77,13 +84,12 @@ async def cluster(visit: Visit) -> Shown:
     """The cluster as it is now."""
     seen = await look_at_nodes(visit.client, visit.endpoints)
     findings = diagnose(seen)
-    blocks = [_block(visit, seen, route) for route in seen.route.groups]
+    blocks = [block_of(visit, seen, route) for route in seen.route.groups]
     facts = {
         "sentence": sentence(seen, findings),
         "alarm": any(one.severity == ERROR for one in findings),
         "findings": [one for one in findings if one.severity != NOTE],
         "groups": blocks,
-        "silent": seen.silent,
     }
     return Shown("cluster.html", "Cluster", facts, "duolog cluster status")
 
@@ -104,15 +110,15 @@ def sentence(seen: Seen, findings: Sequence[Finding]) -> str:
         first = f"{errors[0].where}: {errors[0].what}."
         more = f" And {len(errors) - 1} more." if len(errors) > 1 else ""
         return first[0].upper() + first[1:] + more
-    return " ".join((_replicas(seen), *_leaders(seen.route.groups), *_down(seen), *_silent(seen)))
+    return " ".join((_replicas(seen), *_leaders(seen.route.groups), *_away(seen)))
 
 
 def _replicas(seen: Seen) -> str:
     groups = seen.route.groups
     members = [(group.group, replica) for group in groups for replica in group.replicas]
-    # One that is down may be in the set until a put waits for it, or because it holds messages.
-    down = {(node.replication.group, node.name) for node in seen.nodes if node.is_down}
-    in_sync = sum(one.in_sync and (group, one.node) not in down for group, one in members)
+    # One that is away may be in the set until a put waits for it, or because it holds messages.
+    present = {(node.replication.group, node.name) for node in seen.nodes if _reached(seen, node)}
+    in_sync = sum(one.in_sync and (group, one.node) in present for group, one in members)
     if not members:
         return f"{counted(len(seen.nodes), 'node')} with fixed roles."
     of = f" of {counted(len(groups), 'replica group')}" if len(groups) > 1 else ""
@@ -123,15 +129,19 @@ def _replicas(seen: Seen) -> str:
     return f"{in_sync} of {counted(len(members), 'replica')}{of} in sync."
 
 
-def _down(seen: Seen) -> Iterator[str]:
-    names = [node.name for node in seen.nodes if node.is_down]
-    if names:
-        yield f"{listed(names)} {'are' if len(names) > 1 else 'is'} down."
+def _reached(seen: Seen, node: NodeStatus) -> bool:
+    """Whether a node answers."""
+    return (node.replication.group, node.name) not in seen.unreachable and not node.stale
 
 
-def _silent(seen: Seen) -> Iterator[str]:
-    if seen.silent:
-        yield f"{listed(list(seen.silent))} {'do' if len(seen.silent) > 1 else 'does'} not answer."
+def _away(seen: Seen) -> Iterator[str]:
+    down = [node.name for node in seen.nodes if node.is_down]
+    if down:
+        yield f"{listed(down)} {'are' if len(down) > 1 else 'is'} down."
+    names = [one.name for one in seen.nodes if not (one.is_down or _reached(seen, one))]
+    silent = [*names, *seen.silent]
+    if silent:
+        yield f"{listed(silent)} {'do' if len(silent) > 1 else 'does'} not answer."
 
 
 def _leaders(groups: Iterable[GroupRoute]) -> Iterator[str]:
@@ -142,9 +152,10 @@ def _leaders(groups: Iterable[GroupRoute]) -> Iterator[str]:
         yield f"{listed([f'{one.master} leads {one.group}' for one in elected])}."
 
 
-def _block(visit: Visit, seen: Seen, route: GroupRoute) -> GroupBlock:
+def block_of(visit: Visit, seen: Seen, route: GroupRoute) -> GroupBlock:
+    """What the page shows of a replica group."""
     own = [node for node in seen.nodes if node.replication.group == route.group]
-    master = next((node for node in own if node.is_master and not node.stale), None)
+    master = next(iter(masters_of(seen, route.group)), None)
     told = {slave.name: slave for slave in master.replication.slaves} if master else {}
     rows = [_row(seen, route, node, told.get(node.name)) for node in own]
     masterships = led(master.replication.masterships)[-EPOCHS:] if master else []
@@ -164,19 +175,20 @@ def _block(visit: Visit, seen: Seen, route: GroupRoute) -> GroupBlock:
 def _row(seen: Seen, route: GroupRoute, node: NodeStatus, told: SlaveStatus | None) -> NodeRow:
     replica = replica_of(seen.route, node)
     replication = node.replication
+    reached = _reached(seen, node)
     in_sync = replica.in_sync if replica is not None else bool(told and told.in_sync)
     lag: int | None = None
     lag_ms = 0
     if told is not None:
         lag, lag_ms = told.lag_bytes, told.lag_ms
-    elif not node.is_master and not node.stale:
+    elif not node.is_master and reached:
         lag, lag_ms = replication.lag_bytes, replication.lag_ms
     why = node.fence_reason or replication.refusal or replication.reason
     if told is not None and told.reason:
         why = why or told.reason
     return NodeRow(
         node,
-        (route.group, node.name) not in seen.unreachable and not node.stale,
+        reached,
         (in_sync and not node.is_down) or (node.is_master and not node.stale),
         replica is not None and replica.drained,
         lag,

@@ -3,20 +3,26 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import duolog
 import httpx
 import pytest
 
+from duolog_server.ops.console.pages.cluster import block_of
 from duolog_server.ops.console.pages.cluster import sentence as told_of
+from duolog_server.ops.console.view.rates import Rates
+from duolog_server.ops.console.view.visits import Visit
+from duolog_server.ops.inspection.doctor.findings import Seen
 from duolog_server.serve.server import Node
 from tests.node.replicas import GROUPS, WAIT_SECONDS, Elected, start_groups
 from tests.nodefixtures import StartNode
 from tests.ops.console.test_actions import act, form_of
 from tests.ops.console.test_app import ORIGIN, browser, read, sentence
-from tests.ops.inspection.doctor.test_diagnosis import with_node
+from tests.ops.inspection.doctor.test_diagnosis import HEALTHY, with_node
 from tests.until import until
 
 
@@ -66,6 +72,36 @@ async def test_pages_go_on_when_the_node_they_ask_first_is_gone(
 def test_a_node_that_is_down_is_not_shown_as_in_sync_while_the_set_still_has_it() -> None:
     seen = with_node("b", role="DOWN", stale=True)
     assert told_of(seen, []) == "2 of 3 replicas in sync. a leads epoch 4. b is down."
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        with_node("b", stale=True),  # its lease has not expired yet
+        replace(HEALTHY, unreachable=frozenset({("g", "b")})),
+    ],
+)
+def test_a_node_that_does_not_answer_is_not_shown_as_in_sync(seen: Seen) -> None:
+    assert told_of(seen, []) == "2 of 3 replicas in sync. a leads epoch 4. b does not answer."
+
+
+def test_a_member_of_which_no_node_tells_is_missing() -> None:
+    seen = replace(HEALTHY, nodes=HEALTHY.nodes[:2])
+    assert told_of(seen, []) == "2 of 3 replicas in sync. a leads epoch 4."
+
+
+def test_a_master_that_does_not_answer_has_no_rates_and_a_slave_no_lag() -> None:
+    client: Any = None
+    rates = Rates()
+    away = replace(HEALTHY, unreachable=frozenset({("g", "a"), ("g", "b")}))
+    for now, seen in enumerate((HEALTHY, HEALTHY, away)):
+        visit = Visit(client, (), {}, {}, float(now), rates)
+        block = block_of(visit, seen, seen.route.groups[0])
+    assert block.master is None
+    assert {flow.now for flow in block.flows.values()} == {None}
+    shown = {row.node.name: (row.state, row.role, row.lag_bytes) for row in block.nodes}
+    assert shown["a"] == ("Unreachable", "was master", None)
+    assert shown["b"] == ("Unreachable", "was slave", None)
 
 
 async def test_a_slave_that_is_gone_is_down_until_it_is_forgotten(
