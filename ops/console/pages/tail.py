@@ -39,7 +39,7 @@ async def tail(visit: Visit) -> Shown:
     found = visit.memory.get("tail")
     if found is None:
         found = visit.memory["tail"] = Tail(visit.now, _ends(parts))
-        newest = {queue: AT_ONCE for queue in _newest_first(parts)[:QUEUES_AT_ONCE]}
+        newest = dict(_newest_first(parts)[:QUEUES_AT_ONCE])
         found.rows.extendleft(await _read(visit, name, newest, found.ends, wanted))
     else:
         await _follow(visit, found, name, parts, wanted)
@@ -58,15 +58,12 @@ def _ends(parts: Sequence[TopicDescription]) -> dict[Queue, int]:
     }
 
 
-def _newest_first(parts: Sequence[TopicDescription]) -> list[Queue]:
-    """Queues with messages, those that got one last before others."""
-    stored = {
-        (part.group, queue.queue_id): queue.last_store_time_ms or 0
-        for part in parts
-        for queue in part.stats
-        if queue.max_offset > queue.min_offset
-    }
-    return sorted(stored, key=lambda queue: -stored[queue])
+def _newest_first(parts: Sequence[TopicDescription]) -> list[tuple[Queue, int]]:
+    """Queues with messages and how many each keeps; those that got one last before others."""
+    queues = [(part.group, queue) for part in parts for queue in part.stats]
+    queues.sort(key=lambda one: -(one[1].last_store_time_ms or 0))
+    kept = [((group, one.queue_id), one.max_offset - one.min_offset) for group, one in queues]
+    return [(queue, count) for queue, count in kept if count > 0]
 
 
 async def _follow(
@@ -94,7 +91,7 @@ async def _read(
         batch = await visit.client.pull(
             name,
             queue_id,
-            max(0, end - min(count, AT_ONCE)),
+            end - min(count, AT_ONCE),
             max_messages=AT_ONCE,
             max_bytes=BYTES_AT_ONCE,
             group=group,

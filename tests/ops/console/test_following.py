@@ -60,6 +60,29 @@ async def test_a_tail_shows_what_comes_and_counts_the_rest(
             await tail(Visit(client, (), {"topic": "none"}, {}, 15.0, Rates()))
 
 
+async def test_a_tail_begins_with_the_newest_message_where_older_ones_are_deleted(
+    single: duolog.Client, producer: duolog.Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pull below the first message of a queue finds none."""
+    await producer.send_batch("T", [b"0", b"1", b"2", b"3"], queue_id=0)
+    topics, pull, begun = single.admin.topics, single.pull, []
+
+    async def trimmed(*words: Any, **more: Any) -> list[duolog.TopicDescription]:
+        parts = await topics(*words, **more)
+        stats = (replace(parts[0].stats[0], min_offset=2),)
+        return [replace(parts[0], stats=stats)]
+
+    async def noted(topic: str, queue_id: int, offset: int, **more: Any) -> Any:
+        begun.append(offset)
+        return await pull(topic, queue_id, offset, **more)
+
+    monkeypatch.setattr(single.admin, "topics", trimmed)
+    monkeypatch.setattr(single, "pull", noted)
+    shown = await tail(Visit(single, (), {"topic": "T"}, {}, 1.0, Rates()))
+    assert [row.line for row in shown.facts["rows"]] == ["3", "2"]  # type: ignore[attr-defined]
+    assert begun == [2]
+
+
 async def without_queues(topics: Any, *words: Any, **more: Any) -> list[duolog.TopicDescription]:
     """What is told of a topic while the replica group is away that holds its queues."""
     return [replace(part, stats=()) for part in await topics(*words, **more)]
