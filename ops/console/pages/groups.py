@@ -50,12 +50,14 @@ WAYS = (
 @dataclass(frozen=True, slots=True)
 class QueueRow:
     """A queue of a group. line: of its lag. still_ms: for how long nothing was committed although
-    there was something to consume; 0: not stuck.
+    there was something to consume; 0: not stuck. consumed: its group has consumers. Only those of
+    the SDK own queues.
     """
 
     queue: GroupQueue
     line: str
     still_ms: int
+    consumed: bool = False
 
     @property
     def place(self) -> str:
@@ -67,25 +69,27 @@ class QueueRow:
         """How it is, in a word or two."""
         if not self.queue.lag_messages:
             return "Up to date"
-        if not self.queue.member_id:
+        if not (self.queue.member_id or self.consumed):
             return "No consumers"
         if self.still_ms:
             return "Not polled" if self.queue.not_polled else "Stuck"
         return "Behind" if self.queue.lag_ms > BEHIND_MS else "Catching up"
 
 
-def queue_rows(visit: Visit, group: str, queues: Sequence[GroupQueue]) -> list[QueueRow]:
+def queue_rows(
+    visit: Visit, group: GroupDescription, queues: Sequence[GroupQueue]
+) -> list[QueueRow]:
     """Queues as the page shows them. Only these are remembered."""
     return [_queue_row(visit, group, queue) for queue in queues]
 
 
-def _queue_row(visit: Visit, group: str, queue: GroupQueue) -> QueueRow:
-    key = f"lag/{group}/{queue.topic}/{queue.replica_group}/{queue.queue_id}"
+def _queue_row(visit: Visit, group: GroupDescription, queue: GroupQueue) -> QueueRow:
+    key = f"lag/{group.group}/{queue.topic}/{queue.replica_group}/{queue.queue_id}"
     line = visit.rates.line(key, queue.lag_messages, visit.now)
     behind = queue.lag_messages > 0
     still = visit.rates.still_seconds(key, (queue.committed, behind), visit.now)
     stuck = behind and still >= STILL_SECONDS
-    return QueueRow(queue, line, int(still) * 1000 if stuck else 0)
+    return QueueRow(queue, line, int(still) * 1000 if stuck else 0, group.consumers > 0)
 
 
 def stuck(rows: Sequence[QueueRow]) -> str:
@@ -106,13 +110,15 @@ def lag_flows(visit: Visit, group: GroupDescription) -> dict[str, Flow]:
     are stored and consumed.
     """
     queues, key, now = group.queues, f"group/{group.group}", visit.now
+    origin = str(len(queues))  # those of another topic hold no new messages
     behind = sum(queue.lag_messages for queue in queues)
     oldest = max((queue.lag_ms for queue in queues), default=0)
+    stored, read = sum(one.max_offset for one in queues), sum(one.committed or 0 for one in queues)
     return {
         "behind": visit.rates.gauge(f"{key}/behind", behind, now),
         "oldest": visit.rates.gauge(f"{key}/oldest", oldest, now),
-        "stored": visit.rates.note(f"{key}/stored", sum(one.max_offset for one in queues), now),
-        "read": visit.rates.note(f"{key}/read", sum(one.committed or 0 for one in queues), now),
+        "stored": visit.rates.note(f"{key}/stored", stored, now, origin),
+        "read": visit.rates.note(f"{key}/read", read, now, origin),
     }
 
 
@@ -151,8 +157,10 @@ async def groups(visit: Visit) -> Shown:
     rows = [row_of(group) for group in page.rows]
     if by_lag:
         rows = nlargest(at.limit, rows, key=lambda row: row.lag_messages)
-        of = f" of the first {number(SORTED_MAX)}" if page.next else ""
-        facts["sentence"] = f"{facts['sentence']} Those furthest behind{of} come first."
+        of = f" of the first {number(SORTED_MAX)} by name" if page.next else ""
+        most = f"{number(at.limit)} " if len(page.rows) > at.limit else ""
+        shown = "are shown" if most else "come first"
+        facts["sentence"] = f"{facts['sentence']} The {most}furthest behind{of} {shown}."
         facts["pages"] = Pages()
     elif not (at.after or page.next):
         rows.sort(key=lambda row: STATES.index(row.state))
@@ -182,7 +190,7 @@ async def group(visit: Visit) -> Shown:
     dead = [topic for topic in topics if topic.topic == dead_letter_topic(name)]
     findings = diagnose_groups([found], topics, ON_DEMAND)
     furthest = nsmallest(LIVE_ROWS_MAX, found.queues, key=_furthest_behind)
-    rows = queue_rows(visit, name, furthest)
+    rows = queue_rows(visit, found, furthest)
     flows, axes = lag_flows(visit, found), visit.axes
     both = {"produced": flows["stored"], "committed": flows["read"]}
     facts = {

@@ -125,8 +125,11 @@ class Rates:
         return Flow(known.rate, tuple(known.means.points))
 
     def noted(self, name: str, now: float) -> "Flow":
-        """The means of a counter in the last slots, while nobody counts."""
-        return Flow(None, tuple(self._counters.at(name, now).means.points))
+        """The means of a counter in the last slots, while nobody counts: a gap since then."""
+        means, slot = self._counters.at(name, now).means, _slot(now)
+        if means.points and slot != means.slot:
+            means.put(slot, nan)
+        return Flow(None, tuple(means.points))
 
     def gauge(self, name: str, value: float, now: float) -> "Flow":
         """A value, and the greatest ones of the last slots, oldest first; nan: not looked at."""

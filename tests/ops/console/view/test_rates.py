@@ -43,6 +43,17 @@ def test_a_rate_is_of_the_time_between_two_looks_and_what_stands_still_is_told()
     assert rates.still_seconds("a", 4, 31.0 + GAP_SECONDS) == 0.0, "it may have moved meanwhile"
 
 
+def test_a_line_ends_where_nobody_counts_any_more() -> None:
+    rates = Rates()
+    for second in range(20):
+        rates.note("a", 10 * second, float(second))
+    for second in (20.0, 25.0, 26.0, 30.0):
+        points = rates.noted("a", second).points
+    assert points[:4] == (10.0,) * 4
+    assert [isnan(one) for one in points[4:]] == [True] * 3
+    assert rates.noted("b", 30.0).points == ()
+
+
 def test_a_gauge_keeps_the_greatest_value_of_each_slot_and_has_gaps() -> None:
     rates = Rates()
     assert rates.gauge("a", 3, 100.0) == Flow(3, (3,))
