@@ -43,11 +43,13 @@ def list_place(visit: Visit) -> ListPlace:
     return ListPlace(visit.query.get("q", ""), visit.query.get("after", ""))
 
 
-def listing(pattern: str, at: ListPlace, page: Page[Any], noun: str) -> Mapping[str, object]:
-    """Variables of a list's template. pattern: the address of the list."""
+def listing(
+    pattern: str, at: ListPlace, page: Page[Any], noun: str, **kept: object
+) -> Mapping[str, object]:
+    """Variables of a list's template. pattern: the address of the list. kept: of its query."""
     matching = f" whose names contain “{at.contains}”" if at.contains else ""
     count = counted(page.total, noun) if page.total else f"No {noun}s"
-    query: dict[str, object] = {"q": at.contains}
+    query: dict[str, object] = {"q": at.contains, **kept}
     return {
         "sentence": f"{count}{matching}.",
         "rows": page.rows,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
+from math import inf
 
 from duolog import BadRequest, DuologError, QueueStats, TopicDescription, Unauthenticated
 
@@ -61,7 +62,8 @@ class TopicRow:
 async def topics(visit: Visit) -> Shown:
     """Topics whose names have what is searched for; without a search, those of users."""
     at = list_place(visit)
-    begin = "" if at.contains or "system" in visit.query else SYSTEM_END
+    system = visit.query.get("system", "")
+    begin = "" if at.contains or system else SYSTEM_END
     page = await visit.client.admin.topics_page(
         at.contains, after=at.after or begin, limit=at.limit, sizes=True
     )
@@ -70,10 +72,10 @@ async def topics(visit: Visit) -> Shown:
         rows = tuple(one for one in page.rows if not is_nodes_topic(one.topic))
         own = page.total if at.after or page.next else len({one.topic for one in rows})
         page, hidden = replace(page, rows=rows, total=own), page.total - own
-    facts = dict(listing(TOPICS, at, page, "topic"))
+    facts = dict(listing(TOPICS, at, page, "topic", system=system))
     facts["hidden"] = f"Show {counted(hidden, 'system topic')}" if hidden else ""
     if begin and (at.after or page.next):
-        facts["sentence"] = f"{facts['sentence']} System topics are counted, and hidden."
+        facts["sentence"] = f"{counted(page.total, 'topic')}, with system topics, which are hidden."
         facts["hidden"] = "Show system topics"
     facts["rows"] = [
         TopicRow(one, messages_kept([one]), log_bytes(one), _stored(visit, one))
@@ -110,7 +112,7 @@ async def _readers(visit: Visit, parts: Sequence[TopicDescription]) -> list[tupl
         key=lambda one: one[0],
         default=(0, "", None),
     )
-    asked, known = visit.memory.get("readers", (visit.now - LIST_SECONDS, []))
+    asked, known = visit.memory.get("readers", (-inf, []))
     _, group, queue = newest
     if queue is None or queue.max_offset == queue.min_offset or visit.now < asked + LIST_SECONDS:
         return list(known)
@@ -149,8 +151,11 @@ def _queue_rate(visit: Visit, part: TopicDescription, queue: QueueStats) -> floa
 
 
 def _stored(visit: Visit, part: TopicDescription) -> Flow:
-    stored = sum(queue.max_offset for queue in part.stats)
-    return visit.rates.note(f"topic/{part.topic}/{part.group}", stored, visit.now)
+    """Counted anew where there are other queues than before: their messages are not new."""
+    key, counts = f"topic/{part.topic}/{part.group}", [queue.max_offset for queue in part.stats]
+    if not counts:
+        return visit.rates.noted(key, visit.now)
+    return visit.rates.note(key, sum(counts), visit.now, str(len(counts)))
 
 
 def _last_ms(part: TopicDescription) -> int:
