@@ -93,6 +93,7 @@ def test_a_group_tells_which_queue_is_stuck(window: Window) -> None:
     window.shows("No offset was committed in orders/")
     row = window.page.locator("tbody tr").first
     assert "No consumers" in row.inner_text()
+    assert row.locator("[title^='Nothing committed for']").count() == 1
     assert violations(window) == []
     shifts = window.ask("window.shifts")
     assert [shift for shift in shifts if not AGES.search(shift)] == []

@@ -214,7 +214,11 @@ def _charts(
     """The last minutes of a replica group, with the times in which it had no master."""
     axes = visit.axes
     gaps = (
-        axes.band(one.begin_ms - one.unled_ms, one.begin_ms, f"Without a master: {one.cause}")
+        axes.band(
+            one.begin_ms - one.unled_ms,
+            one.begin_ms,
+            f"Without a master: {one.cause or 'cause not known'}",
+        )
         for one in masterships
         if one.unled_ms
     )

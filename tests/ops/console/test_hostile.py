@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,6 +14,8 @@ import structlog
 from duolog_server.ops.console.app import ACTIONS, DOWNLOADS, PAGES
 from duolog_server.ops.console.pages.finding import WAYS
 from duolog_server.ops.console.view import addresses as at
+from duolog_server.ops.console.view.render import body as shown_of
+from duolog_server.ops.console.view.visits import Shown
 from duolog_server.serve.server import Node
 from tests.ops.console.pages.deferred.test_dead import make_letters
 from tests.ops.console.test_actions import form_of
@@ -35,6 +38,7 @@ PLACES = ("due", "place", "selected", "letter:x", "letters", "count", "epoch", "
 QUERY = (
     *("q", "after", "topic", "by", "value", "since", "until", "order", "case", "to", "at"),
     *("group", "user", "action", "resource", "source", "decision", "before", "from", "key"),
+    *("sort", "system"),
     *PLACES,
 )
 FORM = (
@@ -117,3 +121,11 @@ async def test_a_body_that_is_no_form_is_refused(tab: httpx.AsyncClient) -> None
         for headers in (ORIGIN, {**ORIGIN, **kind}):
             answer = await tab.post(at.TOPIC_CREATE, content=body, headers=headers)
             assert answer.status_code == 400
+
+
+def test_unseen_characters_of_what_clients_say_have_a_sign_in_a_path() -> None:
+    words = dict.fromkeys(("message", "place", "detail"), "x\u202e")
+    steps = [SimpleNamespace(time_ms=0, step="sent", **words)]
+    facts = {"sentence": "", "topic": "T", "steps": steps}
+    html = shown_of(Shown("way.html", "Path", facts, "duolog msg track"))
+    assert html.count("x⟨U+202E⟩") == len(words)
