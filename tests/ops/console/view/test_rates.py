@@ -47,8 +47,8 @@ def test_a_line_ends_where_nobody_counts_any_more() -> None:
     rates = Rates()
     for second in range(20):
         rates.note("a", 10 * second, float(second))
-    for second in (20.0, 25.0, 26.0, 30.0):
-        points = rates.noted("a", second).points
+    for late in (20.0, 25.0, 26.0, 30.0):
+        points = rates.noted("a", late).points
     assert points[:4] == (10.0,) * 4
     assert [isnan(one) for one in points[4:]] == [True] * 3
     assert rates.noted("b", 30.0).points == ()
