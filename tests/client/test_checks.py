@@ -285,8 +285,8 @@ RIGHT: dict[str, object] = {
 }
 # Programs of the package call these: they are given what was checked.
 OWN = {"fetch", "make_producer", "next_batch", "next_message", "send_message", "send_copy"} | {
-    *("send_many", "slot_of", "take_back", "note_fork", "interrupt", "interrupted", "begin"),
-    "work",
+    *("send_many", "slot_of", "take_back", "note_fork", "interrupt", "interrupted"),
+    *("make_worker", "run_worker"),
 }
 # What any value is good for, as whether it is true, and names of limits.
 ANY = {"close": {"commit"}, "put_quota": {"limits"}}
