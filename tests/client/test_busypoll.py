@@ -98,6 +98,8 @@ async def test_it_gives_way_to_a_program_and_ignores_what_came_unexpectedly() ->
     await world.in_vain()
     world.poll.came()
     assert not await world.in_vain()  # rarer, still
+    assert await world.in_vain()
+    assert not any([await world.in_vain() for _ in range(3)])
 
 
 @pytest.fixture

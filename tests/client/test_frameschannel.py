@@ -635,6 +635,8 @@ async def test_an_append_whose_time_is_over_is_not_written_any_more(
 async def test_calls_begin_when_the_node_takes_something_again(node: Node, clock: Clock) -> None:
     stream = node.stream()
     node.channel.pause_writing()
+    node.channel.resume_writing()
+    node.channel.pause_writing()  # again: who waits then sleeps, too
     told = len(node.link.written)
     late, pull = node.pull(timeout=1), node.pull()
     write = begun(stream.write(wire.SubscribeRequest(group="g")))

@@ -472,3 +472,29 @@ async def test_a_member_that_broadcasts_keeps_its_offsets_itself(tmp_path: Path)
     (tmp_path / "offsets.json").mkdir()
     with pytest.raises(duolog.DuologError, match="cannot write the offsets file"):
         await one.commit({("T", 0): 8}, forward=True)
+
+
+@pytest.mark.parametrize(
+    ("start", "groups", "begun"),
+    [
+        (duolog.Start.LATEST, "ab", {"T"}),
+        (duolog.Start.LATEST, "b", set()),
+        (duolog.Start.EARLIEST, "ab", set()),
+    ],
+)
+async def test_a_topic_that_the_group_reads_in_another_replica_group_has_begun(
+    start: duolog.Start, groups: str, begun: set[str]
+) -> None:
+    """What came to a new replica group is not skipped there by a group that starts at the end."""
+
+    class Member:
+        def __init__(self, offset: int) -> None:
+            self._offset = offset
+
+        async def offsets(self, queues: list[Queue], start: object) -> dict[Queue, int]:
+            return dict.fromkeys(queues, self._offset)
+
+    members: Any = {name: Member({"a": -1, "b": 0}[name]) for name in groups}
+    async with duolog.Client("127.0.0.1:1") as client:
+        consumer = client.consumer("g", "T", start=start)
+        assert await consumer._begun(members, {key: [("T", 0)] for key in groups}) == begun

@@ -255,13 +255,16 @@ async def test_a_linger_ends_with_a_flush_a_full_batch_and_begins_again() -> Non
         one = bench.producer.post("T", b"1")
         await bench.producer.flush()
         assert one.done
+        again = bench.producer.post("T", b"1")
+        await asyncio.sleep(0.01)
+        assert not again.done, "the flush before is over"
         two = bench.producer.post("T", b"2", key="k")
         await asyncio.sleep(0.01)
         assert not two.done
         await bench.producer.flush()
         bench.producer.post("T", b"3", queue_id=0)
         await bench.producer.close()
-    assert len(bench.nodes.batches) == 3
+    assert len(bench.nodes.batches) == 4
 
 
 # -- the rest -------------------------------------------------------------------------------------

@@ -297,3 +297,17 @@ def test_messages_taken_of_a_batch_that_is_dropped_are_reported_and_the_rest_is_
     assert prefetch.given() == Given(queue, 2, 1, 2)
     assert prefetch.given() is None
     assert next(messages, None) is None
+
+
+def test_credit_for_a_single_byte_is_given_and_given_again() -> None:
+    prefetch, queue = Prefetch(1), QUEUES[0]
+    prefetch.begin({queue: 0})
+    command = prefetch.command()
+    assert command is not None
+    assert command.credit == 1
+    assert prefetch.arrived(batch_of(queue, 0, 1, 1), command.number)
+    assert use(prefetch) == 1
+    assert prefetch.finish().next_offset == 1
+    again = prefetch.command()
+    assert again is not None
+    assert again.credit == 1, "without, nothing more would come"

@@ -198,6 +198,18 @@ async def test_readers_prefer_slaves_that_are_in_sync_and_spread_over_them() -> 
     assert first.endpoints == ("m:1", "t:1", "known:1"), "the node that answers comes first"
 
 
+async def test_a_client_asks_for_the_nodes_of_a_group_that_it_does_not_know_yet() -> None:
+    async with duolog.Client("127.0.0.1:1") as client:
+
+        async def ask(timeout: float) -> None:
+            client._router._routes["a"] = nodes(s=True)
+            client._router._connections["a"] = Connection(("m:1",))
+            client._router._fresh_until = inf
+
+        client._router._ask = ask  # type: ignore[method-assign]
+        assert await client.replicas("a") == ["m:1", "s:1"]
+
+
 async def test_a_router_closes_all_its_connections_in_its_own_process() -> None:
     router = Router(("127.0.0.1:1",))
     router._routes["a"] = nodes(s=True)

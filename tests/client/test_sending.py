@@ -13,7 +13,7 @@ from duolog._batcher import BATCH_BYTES, BATCH_MESSAGES
 from duolog._columns import crc32, offset_bytes, pack
 from duolog._producer import Many
 from duolog._receipts import Part
-from duolog._router import Router
+from duolog._router import FRESH_SECONDS, Router
 from duolog._sending import Batch, Sender, SendOptions
 from duolog._terms import PLAIN, Terms
 from duolog._topics import LogEnd, Slot, TopicCache
@@ -499,6 +499,67 @@ async def test_a_pause_at_the_deadline_is_a_timeout(monkeypatch: pytest.MonkeyPa
                 await world.send(seconds=0.05 * tick)
         ended += 1
     assert ended == 11
+
+
+async def test_a_time_that_ran_out_in_a_pause_says_why_the_try_before_was_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+
+    class StandsStill(Node):
+        async def rotate(self, move: int, hint: str = "", epoch: int = 0) -> None:
+            nonlocal now
+            now += 100.0
+
+    world = World(a=StandsStill(wire.NOT_MASTER))
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    with pytest.raises(duolog.NotMaster):
+        await world.send()
+    assert len(world.nodes["a"].bodies) == 1
+
+
+async def test_queues_of_a_group_that_does_not_answer_stay_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without them, the messages of a key would go to another queue at every failover."""
+    now, answers = 100.0, dict[str, int | Exception](a=2, b=1)
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+
+    class Group:
+        admin = None
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        async def call(self, make: Any, timeout: float) -> Any:
+            answer = answers[self._name]
+            if isinstance(answer, Exception):
+                raise answer
+            return wire.ListTopicsReply(topics=[wire.TopicReply(queues=answer)])
+
+    async def groups(timeout: float) -> list[str]:
+        return sorted(answers)
+
+    router = SimpleNamespace(
+        connection=Group,
+        groups=groups,
+        unreachable=list[str],
+        check_process=lambda: None,
+        forked=False,
+        runtime=SimpleNamespace(chance=None),
+    )
+    topics = TopicCache(cast(Router, router))
+    whole = [("a", 0), ("a", 1), ("b", 0)]
+    assert await topics.slots("T", 5.0) == whole
+    answers["b"] = duolog.Unavailable("gone")
+    now += FRESH_SECONDS
+    assert await topics.slots("T", 5.0) == whole
+    now += FRESH_SECONDS
+    assert await topics.slots("T", 5.0) == whole[:2]
+    answers["b"] = 1
+    now += FRESH_SECONDS
+    assert await topics.slots("T", 5.0) == whole
+    await topics.close()
 
 
 HALF, MOST = bytes(BATCH_BYTES // 2), BATCH_MESSAGES

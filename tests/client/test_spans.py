@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import duolog
 import duolog.sync
 import pytest
-from duolog import _spans
+from duolog import Message, _spans
 from duolog._posted import SPAN_BYTES
 from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanProcessor
@@ -17,6 +17,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusC
 
 from duolog_server.serve.server import Node
 from tests.client.postbench import Bench
+from tests.client.test_prefetch import batch_of
 from tests.client.test_sdk import CLIENT
 from tests.nodefixtures import bare_client as bare_client
 from tests.nodefixtures import client as client
@@ -412,6 +413,15 @@ async def test_the_spans_of_posted_messages_end_wherever_they_wait(taken: Taken)
     assert len(taken.all) == 11
     by_id = {attributes(span).get("messaging.message.id") for span in taken.all}
     assert by_id == {None, *(receipt.unique_key for receipt in receipts)}
+
+
+async def test_the_span_of_a_message_in_hand_ends_with_its_consumer(taken: Taken) -> None:
+    async with duolog.Client("127.0.0.1:1", tracer_provider=taken.provider) as client:
+        consumer = client.consumer("g", "T")
+        assert consumer.processing is not None
+        consumer.processing.begin(Message(batch_of(("T", 0), 0, 1, 1), 0))
+        await consumer.close()
+        assert taken.named("process T")
 
 
 def test_a_forked_process_does_not_end_its_parents_spans(

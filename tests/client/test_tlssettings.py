@@ -79,8 +79,16 @@ def test_a_job_that_gives_half_of_a_login_is_told_the_options(
         Caller.of(lambda name: option.get(name, ""))
 
 
-@pytest.mark.parametrize("half", [Tls(cert=__file__), Tls(key=__file__)])
-def test_a_certificate_without_its_key_is_refused(half: Tls) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (Tls(cert=__file__), "both cert and key"),
+        (Tls(key=__file__), "both cert and key"),
+        (Tls(port=-1), "the port for TLS is -1"),
+        (Tls(port=65536), "the port for TLS is 65536"),
+    ],
+)
+def test_half_of_a_certificate_and_what_is_no_port_are_refused(wrong: Tls, why: str) -> None:
     """A node that asks for none would take the client as one without a certificate."""
-    with pytest.raises(duolog.BadRequest, match="both cert and key"):
-        half.over(MACHINE)
+    with pytest.raises(duolog.BadRequest, match=why):
+        wrong.over(MACHINE)

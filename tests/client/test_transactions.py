@@ -619,6 +619,31 @@ async def test_checks_that_end_before_they_begin_leave_their_permits(node: Node)
         await transactions.close()
 
 
+async def test_a_check_that_is_asked_again_meanwhile_is_answered_once() -> None:
+    """A checker that takes its time would be called anew with each interval of the node."""
+    told: list[Any] = [wire.TransactionCheck(half=half) for half in (1, 1, 2, 1)]
+    taken: list[tuple[str, int]] = []
+
+    def take(check: wire.TransactionCheck, asked: tuple[str, int]) -> None:
+        owner._asked.add(asked)
+        taken.append(asked)
+
+    async def read() -> Any:
+        return told.pop(0) if told else None
+
+    async def settled() -> None:
+        pass
+
+    call = SimpleNamespace(read=read, cancel=lambda: None)
+    messages = SimpleNamespace(TransactionChecks=lambda request: call)
+    permits = asyncio.Semaphore(4)
+    owner: Any = SimpleNamespace(group="g", _asked=set(), _asking=permits, _take=take)
+    reading: Any = SimpleNamespace(settled=settled, messages=messages)
+    await Transactions._answer_all(owner, reading, "a")
+    assert taken == [("a", 1), ("a", 2)]
+    assert permits._value == 2, "each holds a permit until it is answered"
+
+
 async def test_a_listener_follows_the_master_and_ends_where_it_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

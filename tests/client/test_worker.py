@@ -898,6 +898,8 @@ async def test_calls_wait_for_a_thread_where_the_system_has_no_more(
         await threads.call(str, 0)
     found = await asyncio.gather(*(threads.call(str, k) for k in range(1, 4)))
     assert found == ["1", "2", "3"]
+    assert await threads.call(str, 4) == "4"
+    assert len(begun) == 4, "a thread without work takes it"
     threads.close()
     begun[1].join(10)
     assert not begun[1].is_alive()
