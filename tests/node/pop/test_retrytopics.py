@@ -24,6 +24,7 @@ from duolog_server.store.grouptopics import dead_letter_topic, group_retry_topic
 from duolog_server.store.kernels import decode
 from duolog_server.store.kernels.jit import I64
 from duolog_server.store.messagestore import PutBatch, PutResult
+from duolog_server.store.metadata import PRIORITY
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.reader import GetMessageStatus, GetResult
 from duolog_server.store.record import PROPERTIES_BYTES_MAX, Host, Record, decode_properties
@@ -114,6 +115,8 @@ class World:
         self.log = Log()
         self.row: dict[str, object] = {}
         self.made: list[str] = []
+        self.queues: list[int] = []  # of those that were made
+        self.topics: dict[str, object] = {}
         self.levels: list[int] = []
         self.dead: list[object] = []
         births = Births()
@@ -122,8 +125,8 @@ class World:
             metadata=SimpleNamespace(
                 births=births,
                 tables=SimpleNamespace(groups={"g": self.row}),
-                make_internal=lambda name, queues: self.made.append(name),
-                topics={},
+                make_internal=self._make,
+                topics=self.topics,
                 check_not_deleting=lambda group: None,
             ),
             traffic=SimpleNamespace(dead=SimpleNamespace(add=lambda *what: self.dead.append(what))),
@@ -131,6 +134,10 @@ class World:
         self.births = births
         delays = SimpleNamespace(at_level=self._at_level)
         self.retry = RetryTopics(cast(Any, core), cast(Any, delays))
+
+    def _make(self, name: str, queues: int) -> None:
+        self.made.append(name)
+        self.queues.append(queues)
 
     def _at_level(self, batch: PutBatch, level: int) -> PutBatch:
         self.levels.append(level)
@@ -209,6 +216,17 @@ async def test_attempts_are_counted_up_to_the_groups_limit(world: World) -> None
     assert four[2]["DLQ_ORIGIN_TOPIC"] == "T"
     assert world.dead == [(("T", "g"), 1, 4)] * 2
     assert world.made[:2] == [retry_topic("g", "T"), dead]
+
+
+async def test_a_copy_of_a_message_with_a_priority_keeps_its_queue(world: World) -> None:
+    world.topics["P"] = SimpleNamespace(message_type=PRIORITY)
+    record = replace(record_of("P"), queue_id=3)
+    retry = retry_topic("g", "P")
+    await world.retry.store_again("g", "P", record)
+    await world.retry.store_again("g", retry, replace(record, topic=retry))
+    await world.retry.store_again("g", "T", replace(record, topic="T"))
+    assert [batch.queue_id for batch in world.log.batches] == [3, 3, 0]
+    assert world.queues == [4, 4, 1]
 
 
 async def test_a_message_that_a_member_sends_back_waits_longer_each_time(world: World) -> None:
