@@ -255,16 +255,24 @@ async def test_a_linger_ends_with_a_flush_a_full_batch_and_begins_again() -> Non
         one = bench.producer.post("T", b"1")
         await bench.producer.flush()
         assert one.done
+        bench.nodes.let.clear()
+        bench.producer.post("T", b"1")
+        flushes = [asyncio.ensure_future(bench.producer.flush())]
+        await bench.sends()
+        flushes.append(asyncio.ensure_future(bench.producer.flush()))
+        await asyncio.sleep(0)
+        bench.nodes.let.set()
+        await asyncio.gather(*flushes)
         again = bench.producer.post("T", b"1")
         await asyncio.sleep(0.01)
-        assert not again.done, "the flush before is over"
+        assert not again.done, "the flush of a batch on its way does not hurry the next"
         two = bench.producer.post("T", b"2", key="k")
         await asyncio.sleep(0.01)
         assert not two.done
         await bench.producer.flush()
         bench.producer.post("T", b"3", queue_id=0)
         await bench.producer.close()
-    assert len(bench.nodes.batches) == 4
+    assert len(bench.nodes.batches) == 5
 
 
 # -- the rest -------------------------------------------------------------------------------------
