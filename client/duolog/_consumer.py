@@ -11,6 +11,7 @@ committed (at least once).
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -235,8 +236,7 @@ class Consumer(Owned):
         Raises what ended the reading, or the sending back of a message.
         """
         worker = self.make_worker(Work(handler, concurrency, by_key, grace))
-        with stop_signals(self.interrupt):
-            await self.run_worker(worker)
+        await self.run_worker(worker, stop_signals(self.interrupt))
 
     def make_worker(self, work: Work) -> Worker:
         """Not called by users: a worker that reads from this consumer, for `run_worker`."""
@@ -256,10 +256,13 @@ class Consumer(Owned):
             worker.stop()
         return worker
 
-    async def run_worker(self, worker: Worker) -> None:
-        """Not called by users: `run`, by the worker of `make_worker`, which signals do not stop."""
+    async def run_worker(
+        self, worker: Worker, signals: AbstractContextManager[None] | None = None
+    ) -> None:
+        """Not called by users: `run`, by the worker of `make_worker`; signals: that stop it."""
         try:
-            await worker.run()
+            with signals or nullcontext():
+                await worker.run()
         finally:
             self._worker = None
         try:

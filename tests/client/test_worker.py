@@ -688,6 +688,22 @@ async def test_signals_stop_all_workers(number: signal.Signals) -> None:
     assert signal.getsignal(number) == before
 
 
+async def test_a_signal_during_the_last_commit_finds_no_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would ask the next `run` to stop, and end nothing."""
+    bench, before = Bench(), signal.getsignal(signal.SIGTERM)
+    handlers = []
+
+    async def commit() -> None:
+        handlers.append(signal.getsignal(signal.SIGTERM))
+
+    monkeypatch.setattr(bench.consumer, "commit", commit)
+    await bench.start()
+    await _ended(bench, "stop")
+    assert handlers == [before]
+
+
 def test_a_third_signal_acts_as_if_no_worker_ran() -> None:
     heard: list[int] = []
     for _ in range(2):
