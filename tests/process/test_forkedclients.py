@@ -167,6 +167,9 @@ async def main():
 asyncio.run(main())
 """
 OVER_GRPC = """
+import duolog._forks
+duolog._forks.SHUTDOWN_SECONDS = CHILD_SECONDS  # the machine may be busy
+
 with duolog.sync.Client(endpoint) as client:
     producer = client.producer()
     producer.send(topic, b"parent")
