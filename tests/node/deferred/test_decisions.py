@@ -1,6 +1,8 @@
 """Decisions on half messages: when they are answered, and what a repeat is answered."""
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -778,6 +780,19 @@ async def test_a_half_message_that_was_deleted_is_asked_about_no_more(
     assert (service.waiting, service.validate()) == (0, "")
 
 
+@contextlib.contextmanager
+def notes_are_refused(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A block that ends with the refusal of a decision's note."""
+    write = broker.log.write
+    refused = PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, "full")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            broker.log, "write", lambda put: refused if put.topic == OP_TOPIC else write(put)
+        )
+        with pytest.raises(duolog.Unavailable, match="full"):
+            yield
+
+
 @pytest.mark.parametrize("how", ["check", "commit", "rollback"])
 async def test_a_commit_whose_note_was_refused_is_noted_before_anything_else_is_done(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, how: str
@@ -786,14 +801,8 @@ async def test_a_commit_whose_note_was_refused_is_noted_before_anything_else_is_
     service, halves = await own_service(broker, 2)
     service.askers.append(producers := Producers(True, True))
     first, second = service.pending()
-    write = broker.log.write
-    refused = PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, "full")
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            broker.log, "write", lambda put: refused if put.topic == OP_TOPIC else write(put)
-        )
-        with pytest.raises(duolog.Unavailable, match="full"):
-            await service.end([0], True, "g")
+    with notes_are_refused(broker, monkeypatch):
+        await service.end([0], True, "g")
     assert (service.pending(), service.validate()) == ([first, second], "")
     if how == "check":
         assert await service._check(halves, first)
@@ -812,14 +821,8 @@ async def test_a_message_that_is_given_up_without_a_note_is_never_called_committ
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service, halves = await own_service(broker, 1, check_max=0)
-    write = broker.log.write
-    refused = PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, "full")
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            broker.log, "write", lambda put: refused if put.topic == OP_TOPIC else write(put)
-        )
-        with pytest.raises(duolog.Unavailable, match="full"):
-            service._give_up(halves, service.pending()[0], service._record(0))
+    with notes_are_refused(broker, monkeypatch):
+        service._give_up(halves, service.pending()[0], service._record(0))
     with pytest.raises(duolog.NoSuchMessage, match=r"given up|rolled back"):
         await service.end([0], True, "g")
 
