@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from duolog_server.node.api.admin import AdminService
 from duolog_server.node.api.pages import PageOfNames, page_of
 from duolog_server.node.core.slices import Slices
+from duolog_server.ops.inspection.doctor.consumers import ON_DEMAND, diagnose_groups
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.columns import Columns
@@ -249,6 +250,13 @@ async def test_the_synchronous_client_has_pages(filled: Node) -> None:
     assert ([row.group for row in groups.rows], groups.total) == (["readers-001"], MANY)
 
 
+async def found_by(client: duolog.Client, problems_only: bool) -> set[tuple[str, str]]:
+    """Cause and place of what the doctor finds in the lists of groups and topics."""
+    groups = await client.admin.groups(problems_only=problems_only)
+    topics = await client.admin.topics(problems_only=problems_only)
+    return {(one.cause, one.where) for one in diagnose_groups(groups, topics, ON_DEMAND)}
+
+
 async def test_lists_of_problems_leave_out_what_is_well_and_read_no_times_of_it(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,6 +294,8 @@ async def test_lists_of_problems_leave_out_what_is_well_and_read_no_times_of_it(
         assert {row.last_store_time_ms for row in page.rows[0].stats} != {None}
         groups = await client.admin.groups(problems_only=True)
         assert [group.group for group in groups] == ["behind", "buried", "late"]
+        found_first = await found_by(client, problems_only=True)
+        assert found_first == await found_by(client, problems_only=False)
         assert len(await client.admin.groups()) == len(offsets)
         tables.offsets["T", "late"] = {1: 5}
         queue = broker.store.queues.get("T", 1)
@@ -306,3 +316,5 @@ async def test_lists_of_problems_leave_out_what_is_well_and_read_no_times_of_it(
                 await client._router.seed.groups.Heartbeat(beat, timeout=10)
             groups = await client.admin.groups(problems_only=True)
             assert ("well" in [group.group for group in groups]) == told, (members, tags)
+            told_now = await found_by(client, problems_only=True)
+            assert told_now == await found_by(client, problems_only=False) != found_first
