@@ -294,7 +294,10 @@ def _run(items: Sequence[pytest.Item], where: Path, before: Any = None) -> str:
         if before is not None:
             before(item)
         following = items[at + 1] if at + 1 < len(items) else None
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        try:
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        except KeyboardInterrupt as error:  # pytest passes it on
+            return f"{item.nodeid} {error!r}"
         if failed.name:
             return f"{failed.name} {failed.why}"
     return ""

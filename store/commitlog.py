@@ -100,14 +100,17 @@ WHOLE = Part()
 
 
 @lru_cache(4096)
-def _topic_array(topic: str) -> U8:
-    return np.frombuffer(topic_bytes(topic), np.uint8)
+def _topic_field(topic: str, length_bytes: int) -> U8:
+    """See `encode`."""
+    text = topic_bytes(topic)
+    return np.frombuffer(len(text).to_bytes(length_bytes, "big") + text + b"\0\0", np.uint8)
 
 
 @lru_cache(1024)
-def _hex_array(producer: bytes) -> U8:
-    """A producer's id as UNIQ_KEY has it."""
-    return np.frombuffer(producer.hex().upper().encode(), np.uint8)
+def _uniq_key(producer: bytes) -> U8:
+    """See `encode`."""
+    text = encode.UNIQ_KEY_NAME + producer.hex().upper().encode() if producer else b""
+    return np.frombuffer(text, np.uint8)
 
 
 class CommitLog:
@@ -199,7 +202,8 @@ class CommitLog:
         mark: _Mark,
     ) -> Appended:
         template = np.frombuffer(header.packed(), np.uint8)
-        topic, hex_id = _topic_array(header.topic), _hex_array(part.producer)
+        topic = _topic_field(header.topic, header.topic_length_bytes())
+        uniq_key = _uniq_key(part.producer)
         result: I64 = np.zeros(1 + (columns.count if part.placed else 0), np.int64)
         mapped = self._writable()
         start = mapped.start + mapped.wrote
@@ -214,14 +218,13 @@ class CommitLog:
                 mapped.start,
                 template,
                 topic,
-                header.topic_length_bytes(),
                 columns.bodies,
                 columns.body_offsets,
                 columns.properties,
                 columns.property_offsets,
                 done,
                 queue_offset + done - first,
-                hex_id,
+                uniq_key,
                 part.sequence + done - first,
                 self.options.enabled_append_prop_crc and part.sealed,
                 part.fields,

@@ -68,3 +68,18 @@ def put64(data: U8, at: int, value: int) -> None:
     """Store 64 bits."""
     put32(data, at, (value >> 32) & 0xFFFFFFFF)
     put32(data, at + 4, value & 0xFFFFFFFF)
+
+
+@inlined
+def same_bytes(data: U8, at: int, other: int, size: int) -> bool:
+    """Whether data[at:at + size] and data[other:other + size] hold the same, 8 bytes at a time."""
+    k = np.int64(0)
+    while k + 8 <= size:
+        if get64(data, at + k) != get64(data, other + k):
+            return False
+        k += 8
+    while k < size:
+        if data[np.uint64(at + k)] != data[np.uint64(other + k)]:
+            return False
+        k += 1
+    return True

@@ -30,9 +30,8 @@ from duolog_server.store.kernels.text import PROPERTY_SEPARATOR, properties_are_
 BLANK_MIN = 8
 RECORD_CRC_BYTES = 20  # "__CRC32#" 0x01 ten digits 0x02
 UNIQ_KEY_BYTES = 41  # "UNIQ_KEY" 0x01 and 32 hex digits
-UNIQ_KEY_NAME = np.frombuffer(b"UNIQ_KEY\x01", np.uint8)
+UNIQ_KEY_NAME = b"UNIQ_KEY\x01"
 RECORD_CRC_NAME = np.frombuffer(b"__CRC32#\x01", np.uint8)
-HEX_DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 # Header fields that may differ between the messages of a batch.
 FIELD_FLAG = 0
@@ -112,6 +111,15 @@ def seal_record(target: U8, start: int, end: int) -> None:
 
 
 @inlined
+def put_hex(target: U8, at: int, number: int) -> None:
+    """Write the 12 upper-case hex digits of a number."""
+    low = np.uint64(at)
+    for k in range(12):
+        digit = (number >> (44 - 4 * k)) & 0xF
+        target[low + np.uint64(k)] = digit + (55 if digit > 9 else 48)
+
+
+@inlined
 def _properties_bytes(
     properties: U8, property_offsets: U32, k: int, uniq_key_bytes: int, record_crc: bool
 ) -> int:
@@ -134,7 +142,7 @@ def _properties_bytes(
 @kernel(
     i64,
     *(u8s, i64, i64, i64),
-    *(ro_u8s, ro_u8s, i64),
+    *(ro_u8s, ro_u8s),
     *(ro_u8s, ro_u32s, ro_u8s, ro_u32s, i64),
     *(i64, ro_u8s, i64, boolean, ro_i64_table, i64s),
 )
@@ -145,14 +153,13 @@ def encode(
     base: int,
     header: U8,
     topic: U8,
-    topic_length_bytes: int,
     bodies: U8,
     body_offsets: U32,
     properties: U8,
     property_offsets: U32,
     first: int,
     queue_offset: int,
-    producer: U8,
+    uniq_key: U8,
     sequence: int,
     record_crc: bool,
     fields: I64,
@@ -161,7 +168,8 @@ def encode(
     """Assemble the messages of a batch, from `first` on, as records in target[start:limit].
 
     base: commit-log offset of target[0]. queue_offset and sequence are those of message `first`.
-    producer: 20 hex digits of the producer id, or empty for no UNIQ_KEY.
+    topic: as records have it, with its length before it and 2 bytes after it for PROPERTIESLENGTH.
+    uniq_key: UNIQ_KEY_NAME and 20 hex digits of the producer id, or empty for no UNIQ_KEY.
     fields: [FIELDS, count] table of the fields that differ between messages, [FIELDS, 0] for none;
     [SINGLES_FIELDS, count] where their queues differ as well.
     Stops before a record that would leave less than 8 bytes in the file.
@@ -170,8 +178,8 @@ def encode(
     """
     count = len(body_offsets) - 1
     header_bytes = len(header)
-    uniq_key_bytes = UNIQ_KEY_BYTES if len(producer) > 0 else 0
-    fixed = header_bytes + topic_length_bytes + len(topic) + 2
+    uniq_key_bytes = UNIQ_KEY_BYTES if len(uniq_key) > 0 else 0
+    fixed = header_bytes + len(topic)
     position = start
     done = np.int64(0)
     for k in range(first, count):
@@ -201,19 +209,15 @@ def encode(
                 put32(target, position + 12, fields[FIELD_QUEUE_ID, k])
                 put64(target, position + 20, fields[FIELD_QUEUE_OFFSET, k])
         put32(target, at - 4, body_bytes)
-        body_at = at
         at = copy_bytes(target, at, bodies, body_low, body_high)
         if body_bytes > 0:
-            put32(target, position + 8, crc32_range(target, body_at, at) & np.int64(0x7FFFFFFF))
+            # Of the source: a load across two stores of the copy would wait for both.
+            crc = crc32_range(bodies, body_low, body_high)
+            put32(target, position + 8, crc & np.int64(0x7FFFFFFF))
         else:
             put32(target, position + 8, 0)
-        if topic_length_bytes == 1:
-            target[at] = len(topic)
-        else:
-            put16(target, at, len(topic))
-        at = copy_bytes(target, at + topic_length_bytes, topic, 0, len(topic))
-        put16(target, at, properties_bytes)
-        at += 2
+        at = copy_bytes(target, at, topic, 0, len(topic))
+        put16(target, at - 2, properties_bytes)
         low = np.int64(property_offsets[k])
         high = np.int64(property_offsets[k + 1])
         at = copy_bytes(target, at, properties, low, high)
@@ -222,11 +226,8 @@ def encode(
             target[at] = PROPERTY_SEPARATOR
             at += 1
         if uniq_key_bytes > 0:
-            at = copy_bytes(target, at, UNIQ_KEY_NAME, 0, len(UNIQ_KEY_NAME))
-            at = copy_bytes(target, at, producer, 0, 20)
-            number = sequence + done
-            for digit in range(12):
-                target[at + digit] = HEX_DIGITS[(number >> (44 - 4 * digit)) & 0xF]
+            at = copy_bytes(target, at, uniq_key, 0, len(uniq_key))
+            put_hex(target, at, sequence + done)
             at += 12
             if record_crc:
                 target[at] = PROPERTY_SEPARATOR

@@ -6,7 +6,7 @@ beginTimestamp 4, previous entry of the slot 4). Entry 0 is unused.
 
 import numpy as np
 
-from duolog_server.store.kernels.bigendian import get32, get32s, get64, put32, put64
+from duolog_server.store.kernels.bigendian import get32, get32s, get64, put32, put64, same_bytes
 from duolog_server.store.kernels.jit import (
     I64,
     U8,
@@ -43,6 +43,7 @@ END_PHY_AT = 24
 SLOT_COUNT_AT = 32
 INDEX_COUNT_AT = 36
 SPACE = 32
+NOT_ASCII = np.int64(-0x7F7F7F7F7F7F7F80)  # the high bit of each of 8 bytes
 
 INDEX_OK = 0
 INDEX_FILE_FULL = 1
@@ -87,6 +88,14 @@ def _put_key(
     return previous == 0
 
 
+@inlined
+def _split(data: U8, start: int, end: int) -> int:
+    """Where a key may be hashed in two parts: before its last 4 characters, or at its start."""
+    if end - start < 12 or get64(data, end - 8) & NOT_ASCII:
+        return start
+    return end - 4
+
+
 @kernel(i64, u8s, i64, i64, ro_u8s, i64_table, i64, i64s)
 def put_keys(file: U8, slots: int, entries: int, data: U8, rows: I64, end: int, state: I64) -> int:
     """Index the keys of rows up to `end`: UNIQ_KEY first, then each token of KEYS.
@@ -100,6 +109,9 @@ def put_keys(file: U8, slots: int, entries: int, data: U8, rows: I64, end: int, 
     index_count = max(np.int64(1), get32(file, INDEX_COUNT_AT))
     end_time = get64(file, END_TIME_AT)
     begin_phy = get64(file, BEGIN_PHY_AT)
+    # Rows of a topic begin alike, and UNIQ_KEYs of a producer: what is the same is hashed once.
+    prefix = known = known_at = np.int64(0)
+    prefixed = known_bytes = np.int64(-1)
     row = state[0]
     done = state[1]
     code = INDEX_OK
@@ -110,9 +122,15 @@ def put_keys(file: U8, slots: int, entries: int, data: U8, rows: I64, end: int, 
             row += 1
             done = np.int64(0)
             continue
-        topic_at = rows[TOPIC_AT, row]
-        prefix = java_hash_from(np.int64(0), data, topic_at, topic_at + rows[TOPIC_BYTES, row])
-        prefix = (prefix * 31 + 35) & np.int64(0xFFFFFFFF)  # '#'
+        topic, size = rows[TOPIC_AT, row], rows[TOPIC_BYTES, row]
+        if prefixed < 0 or not (
+            rows[TOPIC_BYTES, prefixed] == size
+            and same_bytes(data, rows[TOPIC_AT, prefixed], topic, size)
+        ):
+            prefix = java_hash_from(np.int64(0), data, topic, topic + size)
+            prefix = (prefix * 31 + 35) & np.int64(0xFFFFFFFF)  # '#'
+            prefixed = row
+            known_bytes = np.int64(-1)
         token = np.int64(0)
         position = rows[UNIQ_KEY_AT, row]
         stop = position + rows[UNIQ_KEY_BYTES, row]
@@ -135,7 +153,16 @@ def put_keys(file: U8, slots: int, entries: int, data: U8, rows: I64, end: int, 
                 if index_count >= entries:
                     full = True
                     break
-                key_hash = positive_hash(java_hash_from(prefix, data, position, stop))
+                split = position if in_keys else _split(data, position, stop)
+                size = split - position
+                if in_keys:
+                    value = prefix
+                elif size != known_bytes or not same_bytes(data, known_at, position, size):
+                    value = known = java_hash_from(prefix, data, position, split)
+                    known_at, known_bytes = position, size
+                else:
+                    value = known
+                key_hash = positive_hash(java_hash_from(value, data, split, stop))
                 store_time = rows[STORE_TIME, row]
                 if _put_key(file, slots, index_count, key_hash, phy, store_time, begin_time):
                     slot_count += 1

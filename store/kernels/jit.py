@@ -105,7 +105,7 @@ def inlined(function: F) -> F:
     """
     if LIBRARY is not None:
         return function
-    compiled: F = numba.njit(inline="never", nogil=True, _nrt=False)(function)
+    compiled: F = numba.njit(inline="never", forceinline=True, nogil=True, _nrt=False)(function)
     return compiled
 
 

@@ -5,7 +5,7 @@ A row table is an int64 array [COLUMNS, capacity]; its positions are relative to
 
 import numpy as np
 
-from duolog_server.store.kernels.bigendian import get16, get32, get32s, get64
+from duolog_server.store.kernels.bigendian import get16, get32, get32s, get64, same_bytes
 from duolog_server.store.kernels.crc import crc32_range
 from duolog_server.store.kernels.encode import RECORD_CRC_BYTES, RECORD_CRC_NAME
 from duolog_server.store.kernels.jit import (
@@ -356,11 +356,7 @@ def fan_out(data: U8, rows: I64, n: int, out: I64) -> int:
 def _same_queue(data: U8, rows: I64, other: int, at: int, size: int, queue: int) -> bool:
     if rows[QUEUE_ID, other] != queue or rows[TOPIC_BYTES, other] != size:
         return False
-    start = rows[TOPIC_AT, other]
-    for k in range(size):
-        if data[start + k] != data[at + k]:
-            return False
-    return True
+    return same_bytes(data, rows[TOPIC_AT, other], at, size)
 
 
 @kernel(i64, ro_u8s, i64_table, i64, i64s, i64s)
@@ -426,11 +422,7 @@ def _hex_value(digit: int) -> int:
 @inlined
 def _same_producer(data: U8, at: int, other: int) -> bool:
     """Whether two UNIQ_KEYs begin with the same 20 bytes."""
-    return (
-        get64(data, at) == get64(data, other)
-        and get64(data, at + 8) == get64(data, other + 8)
-        and get32(data, at + 16) == get32(data, other + 16)
-    )
+    return same_bytes(data, at, other, 20)
 
 
 @inlined

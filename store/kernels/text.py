@@ -6,15 +6,22 @@ counts if name and value are both non-empty; of two pairs with the same name the
 
 import numpy as np
 
-from duolog_server.store.kernels.bigendian import ONE, THREE, TWO
+from duolog_server.store.kernels.bigendian import ONE, THREE, TWO, get32, get64
 from duolog_server.store.kernels.jit import I64, U8, boolean, i64, inlined, kernel, ro_u8s
 
 NAME_VALUE_SEPARATOR = 1
 PROPERTY_SEPARATOR = 2
 FOUND = 14  # numbers that `find_well_known` stores
+TAGS = int.from_bytes(b"TAGS", "big")
+KEYS = int.from_bytes(b"KEYS", "big")
+UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big")
+DELAY = np.frombuffer(b"DELAY", np.uint8)
 TIMER_OUT_MS = np.frombuffer(b"TIMER_OUT_MS", np.uint8)
 MULTI_DISPATCH = np.frombuffer(b"INNER_MULTI_DISPATCH", np.uint8)
 MULTI_QUEUE_OFFSET = np.frombuffer(b"INNER_MULTI_QUEUE_OFFSET", np.uint8)
+# Of a word, `(word - BELOW_THREE) & ~word & HIGH_BITS` is 0 exactly if no byte of it is below 3.
+BELOW_THREE = np.uint64(0x0303030303030303)
+HIGH_BITS = np.uint64(0x8080808080808080)
 
 
 @inlined
@@ -151,6 +158,19 @@ def begins(data: U8, position: int, text: U8) -> bool:
 
 
 @inlined
+def _until_separator(data: U8, position: int, end: int) -> int:
+    """Position of the next byte up to PROPERTY_SEPARATOR, or the end; 8 bytes at a time."""
+    while position + 8 <= end:
+        word = np.uint64(get64(data, position))
+        if (word - BELOW_THREE) & ~word & HIGH_BITS:
+            break
+        position += 8
+    while position < end and data[np.uint64(position)] > PROPERTY_SEPARATOR:
+        position += 1
+    return position
+
+
+@inlined
 def find_well_known(data: U8, start: int, end: int, found: I64) -> None:
     """Find the values that the engine needs in a property block.
 
@@ -161,46 +181,28 @@ def find_well_known(data: U8, start: int, end: int, found: I64) -> None:
         found[k] = 0
     position = start
     while position < end:
-        stop = position
-        separator = np.int64(-1)
-        while stop < end and data[np.uint64(stop)] > PROPERTY_SEPARATOR:
-            stop += 1
-        if stop < end and data[np.uint64(stop)] == NAME_VALUE_SEPARATOR:
-            separator = stop
+        separator = stop = _until_separator(data, position, end)
         while stop < end and data[np.uint64(stop)] != PROPERTY_SEPARATOR:
-            stop += 1
-        if separator > position and stop > separator + 1:
-            name_length = separator - position
-            lead = data[position]
+            stop = _until_separator(data, stop + 1, end)
+        name_length = separator - position
+        if (
+            name_length > 0
+            and stop > separator + 1
+            and data[np.uint64(separator)] == NAME_VALUE_SEPARATOR
+        ):
             slot = -1
             if name_length == 4:
-                b1 = data[position + 1]
-                b2 = data[position + 2]
-                b3 = data[position + 3]
-                if lead == 84 and b1 == 65 and b2 == 71 and b3 == 83:  # TAGS
+                name = get32(data, position)
+                if name == TAGS:
                     slot = 0
-                elif lead == 75 and b1 == 69 and b2 == 89 and b3 == 83:  # KEYS
+                elif name == KEYS:
                     slot = 2
-            elif name_length == 8 and lead == 85:  # UNIQ_KEY
-                if (
-                    data[position + 1] == 78
-                    and data[position + 2] == 73
-                    and data[position + 3] == 81
-                    and data[position + 4] == 95
-                    and data[position + 5] == 75
-                    and data[position + 6] == 69
-                    and data[position + 7] == 89
-                ):
+            elif name_length == 8:
+                if get64(data, position) == UNIQ_KEY:
                     slot = 4
-            elif (
-                name_length == 5
-                and lead == 68  # DELAY
-                and data[position + 1] == 69
-                and data[position + 2] == 76
-                and data[position + 3] == 65
-                and data[position + 4] == 89
-            ):
-                slot = 6
+            elif name_length == len(DELAY):
+                if begins(data, position, DELAY):
+                    slot = 6
             elif name_length == len(TIMER_OUT_MS):
                 if begins(data, position, TIMER_OUT_MS):
                     slot = 8

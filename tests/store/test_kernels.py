@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from duolog_server.store.columns import Columns
@@ -101,7 +101,7 @@ WELL_KNOWN = [
     st.lists(
         st.tuples(
             st.sampled_from([*WELL_KNOWN, "A", "TAG", "KEYSX", "INNER_MULTI_DISPATCX"]),
-            st.text("abc \x01", max_size=4),
+            st.text("abc \x01é", max_size=20),
         ),
         max_size=6,
     )
@@ -114,6 +114,51 @@ def test_well_known_properties_are_found_as_python_finds_them(pairs: list[tuple[
     for slot, name in enumerate(WELL_KNOWN):
         at, size = found[2 * slot], found[2 * slot + 1]
         assert block[at : at + size] == expected.get(name.encode(), b"")
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["T", "topic", "topix"]),
+            st.sampled_from(["", "ABCDEFGHIJKL", "XBCDEFGHIJKL", "éAé😀BCDEFGHIJ"]),
+            st.text("01é😀", max_size=3),
+            st.lists(st.text("01é😀", min_size=1, max_size=14), max_size=2),
+        ),
+        max_size=8,
+    )
+)
+@example(
+    [("T", "ABCDEFGHIJKL", "", []), ("T", "XBCDEFGHIJKL", "", []), ("U", "XBCDEFGHIJKL", "", [])]
+)
+def test_keys_that_begin_alike_are_indexed_by_the_hash_of_all_of_them(
+    records: list[tuple[str, str, str, list[str]]],
+) -> None:
+    """Within a topic, the beginning that the UNIQ_KEYs of neighbours share is hashed once."""
+    log, expected = b"", list[int]()
+    for topic, beginning, end, keys in records:
+        unique = beginning + end
+        pairs = [("UNIQ_KEY", unique)] if unique else []
+        pairs += [("KEYS", " ".join(keys))] if keys else []
+        properties = "\x02".join(f"{name}\x01{value}" for name, value in pairs).encode()
+        log += oracle.encode_record(
+            topic=topic.encode(),
+            queue_id=0,
+            queue_offset=0,
+            physical_offset=len(log),
+            body=b"",
+            properties=properties,
+            born_time=0,
+            store_time=1,
+        )
+        expected += [oracle.index_hash(f"{topic}#{key}") for key in [unique, *keys] if key]
+    memory, rows = u8(log), np.empty((scan.COLUMNS, len(records)), np.int64)
+    scan.scan(memory, 0, len(log), 0, False, EMPTY_I64, rows, np.zeros(2, np.int64))
+    slots, room = 7, len(expected) + 1
+    file = np.zeros(index.HEADER_BYTES + slots * 4 + room * index.ENTRY_BYTES, np.uint8)
+    index.put_keys(file, slots, room, memory, rows, len(records), np.zeros(2, np.int64))
+    entries = file[index.HEADER_BYTES + slots * 4 + index.ENTRY_BYTES :].tobytes()
+    hashes = [int.from_bytes(entries[at : at + 4], "big") for at in range(0, len(entries), 20)]
+    assert hashes == expected
 
 
 def test_rows_are_grouped_by_topic_and_queue_in_their_order() -> None:
