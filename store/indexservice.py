@@ -78,18 +78,25 @@ class IndexFile:
         return IndexHeader.read(self.file.memory)
 
     @property
+    def index_count(self) -> int:
+        """The header's number of entries, with the unused one."""
+        at = kernel.INDEX_COUNT_AT
+        return int.from_bytes(self.file.memory[at : at + 4].tobytes(), "big")
+
+    @property
     def is_full(self) -> bool:
         """No further key fits."""
-        return self.header.index_count >= self.entries
+        return self.index_count >= self.entries
 
     def make_room(self) -> None:
         """Before it is written: blocks for its slots and for some more entries, if they have none.
 
         To write into a hole on a full disk ends the process. Raises OSError.
         """
-        if self.room > self.header.index_count:
+        count = self.index_count
+        if self.room > count:
             return
-        room = min(self.entries, self.header.index_count + ROOM_ENTRIES)
+        room = min(self.entries, count + ROOM_ENTRIES)
         start = self.options.index_bytes(self.room) if self.room else 0
         self.file.allocate(self.options.index_bytes(room), start)
         self.room = room

@@ -37,10 +37,13 @@ class Grouped:
 
     def __iter__(self) -> Iterator[tuple[QueueKey, I64]]:
         """Each queue and the numbers of its rows that have entries: half messages have none."""
+        kinds = self.rows[scan.SYSFLAG, : self.starts[-1]] & scan.TRANSACTION_MASK
+        if not np.count_nonzero(kinds):
+            yield from self.records()
+            return
+        shown = (kinds == 0) | (kinds == scan.TRANSACTION_COMMIT)
         for key, chosen in self.records():
-            kinds = self.rows[scan.SYSFLAG, chosen] & scan.TRANSACTION_MASK
-            if np.count_nonzero(kinds):
-                chosen = chosen[(kinds == 0) | (kinds == scan.TRANSACTION_COMMIT)]
+            chosen = chosen[shown[chosen]]
             if len(chosen):
                 yield key, chosen
 
