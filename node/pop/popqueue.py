@@ -169,6 +169,16 @@ class PopQueue:
         self.next = max(self.next, end)
         self._advance()
 
+    def done_below(self, offset: int) -> None:
+        """Messages below this offset are done, also those that are leased."""
+        for taken in [taken for taken in self.leases if taken < offset]:
+            del self.leases[taken]
+        self.attempts = {at: count for at, count in self.attempts.items() if at >= offset}
+        self.done.add(self.committed, offset)
+        self._advance()
+        if not self.leases:
+            self._rewind()
+
     def start_at(self, offset: int) -> None:
         """Messages below this offset no longer exist."""
         if offset > self.next:

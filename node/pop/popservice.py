@@ -282,11 +282,9 @@ class PopService:
         committed = tables.committed(group, topic, queue_id)
         orderly = is_light(topic) or bool(tables.groups.get(group, {}).get("consumeMessageOrderly"))
         found = self._queues.get(key)
-        if found is not None:
-            unsaved = key in self._dirty or key in self._saving
-            if unsaved or self._saved[key][0] == committed:
-                found.deliver_in_order(orderly)
-                return found
+        if found is not None and self._follows(key, found):
+            found.deliver_in_order(orderly)
+            return found
         ranges = tables.acknowledged(group, topic, queue_id)
         made = PopQueue.resumed(self._begin(key, committed), ranges, orderly)
         self._queues[key] = made
@@ -294,6 +292,20 @@ class PopService:
         if committed < 0 and not is_light(topic) and not topic.startswith(RETRY_PREFIX):
             self._dirty[key] = None  # the group begins here, for readers of other protocols as well
         return made
+
+    def _follows(self, key: QueueKey, state: PopQueue) -> bool:
+        """Have a state know what another reader of the group has committed, as one that reads
+        whole queues: what is below is done. False where that lies before what was recorded: the
+        group continues there, and the state is obsolete.
+        """
+        topic, queue_id, group = key
+        tables, saved = self._core.metadata.tables, self._saved[key][0]
+        committed = tables.committed(group, topic, queue_id)
+        if committed > saved:
+            state.done_below(committed)
+            self._saved[key] = committed, tables.acknowledged(group, topic, queue_id)
+            self._dirty[key] = None
+        return committed >= saved
 
     def _begin(self, key: QueueKey, committed: int) -> int:
         """The offset at which a group continues; retention may be ahead of `committed`."""
@@ -697,9 +709,13 @@ class PopService:
     # -- ended leases --------------------------------------------------------------------------
 
     def _end_leases(self, mono_ms: MonoMs, tasks: asyncio.TaskGroup) -> None:
+        obsolete: list[QueueKey] = []
         for key, state in self._queues.items():
             due = state.next_deadline_ms()
             if due is None or due > mono_ms:
+                continue
+            if not self._follows(key, state):
+                obsolete.append(key)
                 continue
             ended = state.expired(mono_ms)
             if state.orderly:
@@ -710,6 +726,7 @@ class PopService:
                 state.put_off(offset, MonoMs(mono_ms + MOVE_MS))
             if ended:
                 tasks.create_task(self._move(key, state, ended))
+        self._drop(obsolete)
 
     async def _move(self, key: QueueKey, state: PopQueue, offsets: list[int]) -> None:
         """Store a message that was not acknowledged again, for another attempt.
@@ -764,6 +781,9 @@ class PopService:
         for key in keys:
             state = self._queues.get(key)
             if state is None or key in self._resetting:
+                continue
+            if not self._follows(key, state):
+                self._drop([key])
                 continue
             if self._saved[key] == (state.committed, state.done.pairs()):
                 continue

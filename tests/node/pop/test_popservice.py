@@ -548,6 +548,43 @@ async def test_offsets_that_others_commit_are_followed(world: World) -> None:
     assert world.bodies() == [b"3"]
 
 
+async def test_a_lease_that_ends_takes_back_nothing_that_another_reader_committed(
+    world: World,
+) -> None:
+    """As where a group reads by PULL from now on, and a consumer of before was killed."""
+    await world.put(8)
+    lost, late, ahead = world.take(3)[1:], *world.take(1), *world.take(1)
+    world.pop.ack("g", late.handle)  # which is not recorded yet
+    await world.broker.metadata.commit("g", {"T": {0: 4}})
+    await world.save()
+    assert world.committed() == 4
+    assert len(lost) == 2
+    assert world.pop.ack("g", ahead.handle), "it lies beyond, so its lease goes on"
+    await world.end_leases(LEASE_MS)
+    assert world.retry.stored == [], "others have read what was before"
+    await world.save()
+    assert world.committed() == 5
+    assert world.bodies() == [b"5", b"6", b"7"]
+
+
+async def test_a_group_that_goes_back_gets_again_what_it_had(world: World) -> None:
+    await world.put(4)
+    handles = [popped.handle for popped in world.take(3)]
+    world.pop.ack("g", handles[0])
+    world.pop.ack("g", handles[1])
+    await world.save()
+    assert world.committed() == 2
+    world.pop.ack("g", handles[2])  # which is not recorded yet
+    await world.broker.metadata.commit("g", {"T": {0: 1}})
+    await world.save()
+    assert world.committed() == 1
+    assert world.bodies() == [b"1", b"2", b"3"]
+    await world.broker.metadata.commit("g", {"T": {0: 0}})
+    await world.end_leases(LEASE_MS)
+    assert world.retry.stored == []
+    assert world.bodies() == [b"0", b"1", b"2", b"3"]
+
+
 # -- waiting ---------------------------------------------------------------------------------------
 
 
