@@ -23,7 +23,12 @@ _STRATEGIES = ("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
 
 
 class Assignments:
-    """Answers clients that ask for their queues, and how to read them."""
+    """Answers clients that ask for their queues, and how to read them.
+
+    A slave answers by what it has copied: a client whose first question is refused assigns its
+    queues itself, by PULL, for as long as it lives, also in a group that reads by POP. It asks
+    again within 20 s.
+    """
 
     def __init__(self, broker: Broker, members: Members) -> None:
         self._broker = broker
@@ -43,7 +48,7 @@ class Assignments:
         return request.answer(0, body=assigned(None if queues is None else names, mode))
 
     def _mode(self, wanted: AssignmentQuery) -> str:
-        row = self._core.admission.group_tables().groups.get(wanted.group, {})
+        row = self._core.metadata.tables.groups.get(wanted.group, {})
         return str(row.get(REQUEST_MODES, {}).get(wanted.topic, PULL))
 
     def _queues(self, wanted: AssignmentQuery, count: int, mode: str) -> list[int] | None:

@@ -138,6 +138,9 @@ async def test_a_group_pops_on_at_the_next_master(group: Elected) -> None:
         slave = next(node for node in group.nodes if node is not old)
         refused = await clients[slave].pop("g", "T")
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        await until(lambda: "messageRequestModes" in broker_of(slave).metadata.tables.groups["g"])
+        by_slave = await clients[slave].assignment("c", "g", "T")
+        assert b'"mode":"POP"' in by_slave.body, "one that is refused reads by PULL for ever"
 
         new = await group.switch(client)
         await until(group.is_whole)
