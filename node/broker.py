@@ -265,6 +265,8 @@ class Broker:
         if self.spans is not None:
             found.update(self.spans())
         found.update(self.dialects.name_servers())
+        if locked := self.lockout.locked_out:
+            found["logins_locked_out"] = locked
         use = self.store.retention.use
         if use is not None:
             found.update(disk_store_bytes=use.own, disk_others_bytes=use.others)

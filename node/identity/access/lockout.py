@@ -10,7 +10,7 @@ so that it can neither try every name nor fill the memory.
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from duolog import _errors as sdk
 
@@ -51,7 +51,8 @@ class Lockout:
     Attributes:
         failures: logins that were wrong.
         refused: logins that were not looked at.
-        locked: called with a login whose user is locked out from now on, there.
+        locked: called with a login whose user is locked out from now on, there; `OTHERS` for all
+            users of the network that are not counted each by itself.
     """
 
     def __init__(self, mono_ms: Callable[[], MonoMs]) -> None:
@@ -101,6 +102,8 @@ class Lockout:
         network = network_of(login.address)
         users = self._networks.setdefault(network, {})
         self._networks.move_to_end(network)
+        if len(users) >= USERS_MAX:
+            self._forget_users(users, now)  # it may never be the first one of the order
         name = self._name(users, login.user)
         if name not in users:
             users[name] = _Failures(now)
@@ -119,8 +122,9 @@ class Lockout:
             self._proved.pop((login.connection, login.user), None)
             if found is not None and not found.told and self.left_ms(login):
                 found.told = True
+                named = self._name(self._networks[network_of(login.address)], login.user)
                 for tell in self.locked:
-                    tell(login)
+                    tell(replace(login, user=named))
             return
         self.proved(login)
         if found is not None:
@@ -133,6 +137,8 @@ class Lockout:
         nothing anew: over a connection of several clients, one of them would let another guess.
         """
         key = login.connection, login.user
+        if key in self._proved:
+            self._proved.move_to_end(key)  # the ones that are used no more go first
         if not login.connection or key in self._proved or self.left_ms(login):
             return
         self._proved[key] = None
@@ -151,6 +157,14 @@ class Lockout:
         self.begins(login)
         self.ended(login, is_right=False)
         return False
+
+    @property
+    def locked_out(self) -> int:
+        """How many users are locked out now, in how many networks."""
+        latest = self._mono_ms() + (FREE - 1) * FAILURE_MS
+        return sum(
+            one.free_at > latest for users in self._networks.values() for one in users.values()
+        )
 
     # -- counts --------------------------------------------------------------------------------
 
@@ -175,12 +189,15 @@ class Lockout:
         """Forget networks that failed long ago, the first ones of the order."""
         while self._networks:
             network, users = next(iter(self._networks.items()))
-            for name in [name for name, one in users.items() if one.free_at <= now]:
-                del users[name]
-                self._counts -= 1
+            self._forget_users(users, now)
             if users:
                 return
             del self._networks[network]
+
+    def _forget_users(self, users: dict[str, _Failures], now: MonoMs) -> None:
+        for name in [name for name, one in users.items() if one.free_at <= now]:
+            del users[name]
+            self._counts -= 1
 
     def _make_room(self) -> None:
         while self._counts > COUNTS_MAX:

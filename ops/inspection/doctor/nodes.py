@@ -101,6 +101,18 @@ def of_node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             "`cannot write the audit log`",
             "audit-lost",
         )
+    locked = node.parts.get("logins_locked_out", 0)
+    if locked:
+        yield Finding(
+            WARNING,
+            "logins-locked-out",
+            where,
+            "users that are locked out at some address, as too many passwords or signatures from "
+            f"there were wrong: {locked}",
+            "see `too many logins failed` in its log for the user and the address (`*`: all users "
+            "that it does not count by themselves); stop the program that fails",
+            "locked-out",
+        )
     unsafe = node.parts.get("unsafe_settings", 0)
     if unsafe:
         yield Finding(

@@ -93,6 +93,7 @@ async def test_wrong_ones_of_a_protocol_lock_a_user_out_of_all_of_them(
     for attempt in TRIES.values():
         assert await attempt(node, RIGHT) == WAITS
     assert (clock.lockout.failures, clock.lockout.refused) == (FREE, 4)
+    assert broker_of(node).status()["logins_locked_out"] == 1
     log = tmp_path / "audit.log"
     await until(lambda: '"Login"' in log.read_text())
     rows = [

@@ -132,6 +132,45 @@ def test_memory_is_bounded(place: Place, monkeypatch: pytest.MonkeyPatch) -> Non
     assert place.lockout._counts == 1
 
 
+def test_users_whose_failures_are_long_forgotten_take_no_place_of_others(place: Place) -> None:
+    """Also in a network that fails more often than others do."""
+    for number in range(USERS_MAX):
+        for seldom in ("10.0.0.8", "10.0.0.9"):
+            place.wrong(Login(f"user{number}", seldom))
+            place.wrong(Login(f"user{number} of {seldom}", "10.0.0.1"))
+        place.now += FAILURE_MS * 2 // 3
+    place.wrong(Login("guessed", "10.0.0.1"), FREE)
+    assert place.right(Login("another", "10.0.0.1"))
+
+
+def test_one_count_for_the_rest_is_reported_as_such(place: Place) -> None:
+    for number in range(USERS_MAX + FREE):
+        place.wrong(Login(f"user{number}", "10.0.0.1"))
+    assert not place.right(Login("another", "10.0.0.1"))
+    assert [(login.user, login.address) for login in place.told] == [(OTHERS, "10.0.0.1")]
+
+
+def test_users_that_are_locked_out_are_counted(place: Place) -> None:
+    assert place.lockout.locked_out == 0
+    place.wrong(ALICE, FREE)
+    place.wrong(Login("bob", "10.0.0.2"), FREE)
+    place.wrong(Login("carol", "10.0.0.2"), FREE - 1)
+    assert place.lockout.locked_out == 2
+    place.now += FAILURE_MS
+    assert place.lockout.locked_out == 0
+
+
+def test_a_connection_that_is_used_stays_open_however_many_others_come(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PROVED_MAX", 10)
+    assert place.right(ALICE)
+    place.wrong(Login("alice", "10.0.0.1"), FREE)
+    for number in range(30):
+        assert place.right(Login("bob", "10.0.0.1", f"10.0.0.1:{number}"))
+        assert place.right(ALICE)
+
+
 @given(
     st.lists(
         st.tuples(

@@ -209,6 +209,9 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
     "audit-unwritten": (
         WARNING, "node b of g", lambda: with_node("b", parts={"audit_unwritable": 1}),
     ),
+    "logins-locked-out": (
+        WARNING, "node b of g", lambda: with_node("b", parts={"logins_locked_out": 2}),
+    ),
     "unsafe-settings": (
         NOTE, "node b of g", lambda: with_node("b", parts={"unsafe_settings": 1}),
     ),
