@@ -9,6 +9,7 @@ from duolog_server.store.disk import Disk
 
 ABORT = "abort"  # there while a process has the directory open
 LOCK = "lock"
+RESTORING = "restoring"  # there while a backup is restored into the directory
 _BEGIN = b"lock file "
 
 

@@ -18,12 +18,17 @@ from duolog_server.store import copied, recovery
 from duolog_server.store.checkpoint import StoreCheckpoint
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.commitlog import CommitLog
-from duolog_server.store.copied import ABORT, LOCK
+from duolog_server.store.copied import ABORT, LOCK, RESTORING
 from duolog_server.store.cuts import Cuts
 from duolog_server.store.delay import parse_delay_levels
 from duolog_server.store.disk import Disk, no_room
 from duolog_server.store.dispatch import NEW_QUEUES_MAX, Arrival, Dispatcher, DispatchTargets
-from duolog_server.store.errors import CorruptRecord, OffsetOutOfRange, StoreClosed
+from duolog_server.store.errors import (
+    BadStoreDirectory,
+    CorruptRecord,
+    OffsetOutOfRange,
+    StoreClosed,
+)
 from duolog_server.store.idempotence import IdempotenceTable
 from duolog_server.store.indexservice import IndexService
 from duolog_server.store.kernels import decode
@@ -142,6 +147,12 @@ class MessageStore:
         """
         self.disk.lock(LOCK)
         try:
+            if self.disk.size(RESTORING) >= 0:
+                raise BadStoreDirectory(
+                    RESTORING,
+                    "a restore of a backup into this directory has not ended: repeat `duolog store "
+                    "restore`, or empty the directory",
+                )
             locked()
             abnormal = self.disk.size(ABORT) >= 0
             self.fenced_before = abnormal and self._noted_fence()

@@ -1,13 +1,14 @@
 """Restores a backup into an empty directory, whole or up to a time.
 
-Rules: the backup is never changed; the directory's files get their names last and its tables after
-its log: what is started before refuses to serve, or builds its tables from the log. The result is
-no known member of a group: what other nodes have is never cut to it.
+Rules: the backup is never changed; the directory's files get their names last. A node that is
+started before the end is refused, and a directory that a node has open is not restored into. The
+result is no known member of a group: what other nodes have is never cut to it.
 """
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,25 +22,27 @@ from duolog_server.store.backup import (
     copy,
     decoded,
     first_after,
+    held,
     records_in,
     synced,
 )
 from duolog_server.store.checkpoint import PATH as CHECKPOINT
 from duolog_server.store.checkpoint import StoreCheckpoint
 from duolog_server.store.clocks import WallMs
+from duolog_server.store.copied import LOCK, RESTORING
 from duolog_server.store.directories import LOG
 from duolog_server.store.disk import Disk
-from duolog_server.store.errors import BadBackup
+from duolog_server.store.errors import BadBackup, StoreLocked
 from duolog_server.store.kernels import scan
 from duolog_server.store.kernels.jit import I64, U8
 from duolog_server.store.mappedfilequeue import NAME_DIGITS
 from duolog_server.store.metadata import SYSTEM_TOPIC, Metadata
 from duolog_server.store.metadatafiles import MetadataFiles, Saved
-from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.osdisk import STAGING, OsDisk
 
-RESTORING = "restoring"
 CONFIG = "config"
 _PARTS = (CHECKPOINT, LOG, CONFIG)  # in the order in which they get their names
+_REFUSED = (LOCK, STAGING)  # what a start that was refused leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +68,7 @@ def restore(
     manifest = Manifest.read(backup)
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     work = target / RESTORING
-    with alone(target):
-        known = {LOST_FOUND, *((RESTORING, *_PARTS) if work.exists() else ())}
-        if any(path.name not in known for path in target.iterdir()):
-            raise BadBackup(str(target), "is not empty: restore into an empty directory")
-        work.mkdir(mode=0o700, exist_ok=True)
+    with alone(target), _begun(target, work):
         end = manifest.end if until_ms is None else first_after(backup, manifest, until_ms)
         if end == manifest.start:
             raise BadBackup(str(backup), "begins after that time: use an earlier backup")
@@ -85,6 +84,22 @@ def restore(
             synced(target)
         shutil.rmtree(work)
     return Restored(manifest.start, end, manifest.end - end)
+
+
+@contextlib.contextmanager
+def _begun(target: Path, work: Path) -> Iterator[None]:
+    """Mark a directory as being restored into. Raises BadBackup, StoreLocked."""
+    is_new = not work.exists()
+    known = {LOST_FOUND, *_REFUSED, *(() if is_new else (RESTORING, *_PARTS))}
+    if any(path.name not in known for path in target.iterdir()):
+        raise BadBackup(str(target), "is not empty: restore into an empty directory")
+    work.mkdir(mode=0o700, exist_ok=True)  # from here on a node that starts there is refused
+    with held(target) as is_free:
+        if not is_free:  # one has started just before
+            if is_new:
+                work.rmdir()
+            raise StoreLocked(str(target))
+        yield
 
 
 def _tables(backup: Path, manifest: Manifest, end: int) -> Saved | None:

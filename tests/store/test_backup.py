@@ -12,12 +12,12 @@ import pytest
 from duolog_server.store import backup as backups
 from duolog_server.store.backup import Wanted, backup, verify
 from duolog_server.store.copied import LOCK
-from duolog_server.store.errors import BadBackup, StoreLocked
+from duolog_server.store.errors import BadBackup, BadStoreDirectory, StoreLocked
 from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.metadata import SYSTEM_TOPIC, Metadata, TopicConfig
 from duolog_server.store.metadatafiles import MetadataFiles, SavedEnds, Snapshots
 from duolog_server.store.offsets import PhyOffset
-from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.osdisk import STAGING, OsDisk
 from duolog_server.store.restore import restore
 from tests.support import NOW, SMALL, flush_all, open_noisily, open_store, put, read_all
 
@@ -525,6 +525,48 @@ def test_a_restore_that_is_killed_anywhere_is_continued(
     ]
     opened = open_noisily(tmp_path / "r")
     assert (read_all(opened.store), opened.problems) == (stored.bodies, [])
+
+
+def test_no_node_starts_where_a_restore_has_not_ended(
+    stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would begin anew there, and the end of the restore would remove what it has stored."""
+    where, kills = tmp_path / "r", 0
+    backup(stored.where, tmp_path / "b", stored.running)
+    for number in range(200):
+        with monkeypatch.context() as patched:
+            killed_at(patched, number, (os, "fsync"), (Path, "replace"), (shutil, "rmtree"))
+            try:
+                restore(tmp_path / "b", where, None, NOW)
+                break
+            except Killed:
+                kills += 1
+        before = sorted(path.name for path in where.iterdir())
+        with pytest.raises(BadStoreDirectory, match="a restore of a backup into this directory"):
+            open_store(where)
+        assert {path.name for path in where.iterdir()} <= {*before, LOCK, STAGING}
+    assert kills > 10
+    assert read_all(open_store(where)) == stored.bodies
+
+
+def test_nothing_is_restored_where_a_node_runs(stored: Stored, tmp_path: Path) -> None:
+    backup(stored.where, tmp_path / "b", stored.running)
+    where = tmp_path / "r"
+    where.mkdir()
+    node = OsDisk(where)
+    node.lock(LOCK)  # it has made nothing else yet
+
+    def is_refused() -> bool:
+        try:
+            restore(tmp_path / "b", where, None, NOW)
+        except StoreLocked:
+            return True
+        return False
+
+    assert in_child(is_refused)
+    node.unlock()
+    restore(tmp_path / "b", where, None, NOW)
+    assert read_all(open_store(where)) == stored.bodies
 
 
 def test_nothing_is_restored_over_other_files(stored: Stored, tmp_path: Path) -> None:
