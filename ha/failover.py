@@ -669,7 +669,8 @@ class Failover:
             cause = Cause.STARTED
         elif self.me.replica not in state.sync_state_set:
             outside = "not in the SyncStateSet: acknowledged messages may be missing here"
-            self.reason = "; ".join(filter(None, (outside, self.stranded)))
+            renamed = succession.renamed(state, self.me.replica)
+            self.reason = "; ".join(filter(None, (outside, renamed, self.stranded)))
             return []
         elif self._facts.promised_epoch() > state.epoch:
             self.reason = f"epoch {self._facts.promised_epoch()} was seen, the registry's is older"

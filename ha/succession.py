@@ -53,6 +53,16 @@ def nobody_left(view: View, state: GroupState) -> bool:
     )
 
 
+def renamed(state: GroupState, me: Replica) -> str:
+    """What to do where this node has a member's directory under another name; empty: it has none.
+
+    Under that name it may be elected, whereas the group waits for the member under this one.
+    """
+    known = {replica.incarnation: replica.node for replica in state.sync_state_set}
+    name = known.get(me.incarnation, me.node)
+    return "" if name == me.node else f"this is the directory of {name}: set node.name to {name}"
+
+
 def best_successor(view: View, state: GroupState, me: Replica, master: Mastership) -> str:
     """The live, undrained member with the longest log; empty: there is none."""
     live = [(master.held_by(replica), replica.node) for replica in _live(view, state, me)]

@@ -389,6 +389,16 @@ def test_a_replaced_disk_is_not_the_member_it_was() -> None:
     assert "not in the SyncStateSet" in back.machine.reason
 
 
+def test_a_group_whose_node_has_another_name_now_says_which_one_it_waits_for() -> None:
+    group = Electorate("a", needed=1)
+    group.until(lambda: group.leader is not None)
+    group.kill("a")
+    back = group.restart("d", group.voters["a"].disk)
+    group.run(6000)
+    assert group.leader is None
+    assert "this is the directory of a: set node.name to a" in back.machine.reason
+
+
 def test_a_group_without_its_members_says_that_an_operator_must_act(three: Electorate) -> None:
     three.until(lambda: names(three.state) == set("abc"))
     three.kill(*"abc")
