@@ -19,6 +19,7 @@ takes 12 bytes more. Source: Apache RocketMQ 4.9.8, CommitLog.
 import ipaddress
 import re
 import struct
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -26,7 +27,7 @@ from functools import lru_cache
 import numpy as np
 
 from duolog_server.store.errors import BadMessage
-from duolog_server.store.kernels import scan
+from duolog_server.store.kernels import encode, scan
 from duolog_server.store.kernels.jit import I64, U8
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 
@@ -158,6 +159,17 @@ class RecordHeader:
         after = _AFTER_HOSTS.pack(self.reconsume_times, self.prepared_offset, 0)
         hosts = self.born_host.packed(), self.store_host.packed()
         return b"".join((before, hosts[0], store_time, hosts[1], after))
+
+
+def put_reconsume_times(data: bytearray, at: int, end: int, times: int) -> None:
+    """Change RECONSUMETIMES of a record in [at, end), and its CRC if it is sealed."""
+    (sysflag,) = struct.unpack_from(">i", data, at + 36)
+    hosts = sum(20 if sysflag & flag else 8 for flag in (BORN_HOST_V6, STORE_HOST_V6))
+    struct.pack_into(">i", data, at + 48 + hosts + 8, times)
+    seal = end - encode.RECORD_CRC_BYTES
+    if data.startswith(encode.RECORD_CRC_NAME.tobytes(), seal):
+        digits = b"%010d" % zlib.crc32(memoryview(data)[at:seal])
+        data[end - 11 : end - 1] = digits[::-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The record format, against RocketMQ's own bytes and against the plain-Python twin."""
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from duolog_server.store.record import (
     offset_message_id,
     offset_message_ids,
     parse_message_id,
+    put_reconsume_times,
     uniq_key,
 )
 from tests import oracle
@@ -123,6 +125,10 @@ def test_v1_and_v2_with_ipv4_and_ipv6_hosts_match_the_twin(
     assert (record.born_host, record.store_host) == (born_host, store_host)
     assert (record.flag, record.reconsume_times, record.prepared_offset) == (-5, 2, 99)
     assert record.topic == topic
+    changed = bytearray(b"before" + data)
+    put_reconsume_times(changed, 6, len(changed), 15)
+    again = read_record(np.frombuffer(changed, np.uint8)[6:], 0, len(data), 0)
+    assert again == replace(record, reconsume_times=15, properties=again.properties)
 
 
 @given(

@@ -34,10 +34,14 @@ from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.pop.popservice import Handle, Popped, PopRequest
 from duolog_server.store.grouptopics import retry_topic
+from duolog_server.store.record import put_reconsume_times
 
 MESSAGES_MAX = 32  # RocketMQ's
 BYTES_MAX = 4 << 20  # of records in one answer; a message that is begun is whole
 INVISIBLE_MS_MAX = 12 * 3600 * 1000
+# RocketMQ's client acknowledges a message that fails with this number of attempts or more before it
+# (its maxReconsumeTimes) and is hours old: it would be no dead letter.
+GIVES_UP_AT = 16
 INIT_MAX = 1  # a group that has no offset begins at the end
 
 
@@ -81,6 +85,8 @@ class Popping:
         untaken.take(who.address, 0)  # its messages are counted when there are any
         found = await self._broker.receives.receive(wanted, deadline, who)
         body = self._records(group, found)
+        if not header.order:  # which counts attempts beside the records
+            body = _not_given_up(body, found)
         untaken.take(who.address, len(body))
         peer.after_answer(lambda: untaken.give(who.address, len(body)))
         code = ResponseCode.SUCCESS if found else ResponseCode.POLLING_TIMEOUT
@@ -173,6 +179,18 @@ class Popping:
         topic = origin_topic(group, topic)
         read = retry_topic(group, topic) if receipt.is_retry else topic
         return Handle(read, receipt.queue_id, receipt.offset, receipt.serial)
+
+
+def _not_given_up(body: bytes, found: list[Popped]) -> bytes:
+    """Records with fewer attempts than those at which clients give messages up."""
+    if not any(popped.attempt > GIVES_UP_AT for popped in found):
+        return body
+    records, at = bytearray(body), 0
+    for popped in found:
+        if popped.attempt > GIVES_UP_AT:
+            put_reconsume_times(records, at, at + popped.size, GIVES_UP_AT - 1)
+        at += popped.size
+    return bytes(records)
 
 
 def _check_invisible(invisible_ms: int) -> None:

@@ -149,6 +149,21 @@ async def test_after_the_last_attempt_it_is_a_dead_letter(node: Node, remoting: 
     await until(lambda: store.queue_range("%DLQ%g", 0)[1] == 1)
 
 
+async def test_a_client_is_not_told_of_so_many_attempts_that_it_gives_a_message_up(
+    node: Node, remoting: Remoting
+) -> None:
+    """RocketMQ's acknowledges it then where it is hours old, so it would be no dead letter."""
+    for times in (3, 15, 16):
+        await remoting.send("T", b"%d" % times, reconsumeTimes=times)
+    told = {one.record.body: one for one in await popped(remoting, 3)}
+    assert {body: one.record.reconsume_times for body, one in told.items()} == {
+        b"3": 3, b"15": 15, b"16": 15,
+    }  # fmt: skip
+    assert (await remoting.change("g", "T", told[b"16"].extra_info, 1)).code == 0
+    store = broker_of(node).store
+    await until(lambda: store.queue_range("%DLQ%g", 0)[1] == 1)
+
+
 async def test_a_batch_is_acknowledged_at_once(remoting: Remoting) -> None:
     await fill(remoting, 12)
     found = await popped(remoting, 12)
