@@ -148,7 +148,7 @@ docs: venv  ## Generate the pages of docs/ and the dashboards that are made from
 	@$(BIN)/python -m tools.transitions
 
 $(VENV)/.docs: $(STAMP)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'zensical==0.0.73' 'mkdocstrings-python==2.0.11'
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]' -e ./client
 	@touch $@
 
 docs-site: $(VENV)/.docs  ## Build the documentation site into build/site; dead links are errors.
