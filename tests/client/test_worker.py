@@ -641,6 +641,7 @@ async def test_a_worker_whose_tasks_are_cancelled_raises_instead_of_waiting() ->
     with pytest.raises(duolog.Unavailable, match="was cancelled by the program"):
         await asyncio.wait_for(bench.task, 5)
     assert bench.node.committed[QUEUES[0]] == 0
+    assert bench.node.back == [], "its handler did not fail"
 
 
 async def test_what_ends_the_reading_ends_the_worker() -> None:
