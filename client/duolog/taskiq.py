@@ -104,20 +104,26 @@ class DuologBroker(AsyncBroker):
             "timeout": timeout,
         }
         self._open: _Open | None = None
+        self._starting: set[Client] = set()  # of `startup` that runs
 
     async def startup(self) -> None:
         """Connect, and make the topic where it does not exist; a broker connects only once.
 
-        Raises what `Client` and its `create_topic` raise.
+        Raises what `Client` and its `create_topic` raise, also where `shutdown` ends it.
         """
         if self._open is None:
             # Not before: the program may fork between.
             client = Client(self._endpoints, **self._options)
+            self._starting.add(client)
             try:
                 await self._make_topic(client)
+                if client not in self._starting:
+                    raise BadRequest("the broker was shut down while it started")
             except BaseException:
                 await client.close()
                 raise
+            finally:
+                self._starting.discard(client)
             if self._open is None:
                 self._open = _Open(client)
             else:  # another call of it was faster
@@ -138,8 +144,9 @@ class DuologBroker(AsyncBroker):
             await super().shutdown()
         finally:
             opened, self._open = self._open, None
-            if opened is not None:
-                await opened.close()
+            starting, self._starting = self._starting, set()
+            closing = [opened.close] if opened is not None else []
+            await close_all([client.close for client in starting], closing)
 
     async def kick(self, message: BrokerMessage) -> None:
         """Send a task. Raises what `Producer.send` raises, BadRequest for a wrong delay."""

@@ -512,9 +512,9 @@ async def test_a_broker_that_is_not_started_says_so(duolog_node: Node) -> None:
     await broker.shutdown()
 
 
-async def test_a_broker_that_is_started_twice_at_a_time_has_one_client(
-    duolog_node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def living(monkeypatch: pytest.MonkeyPatch) -> set[duolog.Client]:
+    """Clients of brokers that are not closed."""
     living = set[duolog.Client]()
 
     class Counted(duolog.Client):
@@ -527,9 +527,33 @@ async def test_a_broker_that_is_started_twice_at_a_time_has_one_client(
             living.discard(self)
 
     monkeypatch.setattr("duolog.taskiq.Client", Counted)
+    return living
+
+
+async def test_a_broker_that_is_started_twice_at_a_time_has_one_client(
+    duolog_node: Node, living: set[duolog.Client]
+) -> None:
     broker = broker_of(duolog_node)
     await asyncio.gather(broker.startup(), broker.startup())
     assert len(living) == 1
+    await broker.shutdown()
+    assert not living
+
+
+async def test_a_broker_that_is_shut_down_while_it_starts_has_no_client(
+    duolog_node: Node, living: set[duolog.Client]
+) -> None:
+    broker = broker_of(duolog_node)
+    duolog_node.pause()
+    starting = asyncio.create_task(broker.startup())
+    await until(lambda: living)
+    await broker.shutdown()
+    assert not living
+    with pytest.raises(duolog.DuologError):
+        await starting
+    assert broker._open is None
+    duolog_node.resume()
+    await broker.startup()  # it begins anew
     await broker.shutdown()
     assert not living
 
