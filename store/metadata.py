@@ -15,6 +15,7 @@ from duolog_server.store.births import Births
 from duolog_server.store.delay import SCHEDULE_TOPIC
 from duolog_server.store.errors import BadGroup, BadMessage
 from duolog_server.store.lightqueues import is_light
+from duolog_server.store.record import wrong_characters
 
 SYSTEM_PREFIX = "DUOLOG_SYS_"
 SYSTEM_TOPIC = SYSTEM_PREFIX + "METADATA"
@@ -592,8 +593,9 @@ def check_group(name: str) -> None:
     """Raise BadGroup for an invalid group name: as for topics, but at most 255 characters."""
     if not name or len(name) > 255:
         raise BadGroup(f"a group name must have 1 to 255 characters, this one has {len(name)}")
-    if not all(c.isascii() and (c.isalnum() or c in "%|_-") for c in name):
-        raise BadGroup(f"group {name!r} has characters other than letters, digits and %|_-")
+    wrong = wrong_characters("group", name)
+    if wrong:
+        raise BadGroup(wrong)
 
 
 def check_new_group(name: str) -> None:

@@ -71,7 +71,8 @@ STORE_HOST_V6 = scan.STORE_HOST_V6
 _BEFORE_HOSTS = struct.Struct(">iIIiiqqiq")
 _STORE_TIME = struct.Struct(">q")
 _AFTER_HOSTS = struct.Struct(">iqi")
-_TOPIC_RE = re.compile(r"[%|a-zA-Z0-9_-]+")
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_NOT_OF_NAMES = re.compile(r"[^%|a-zA-Z0-9_-]")
 
 
 def check_topic(name: str) -> None:
@@ -80,8 +81,22 @@ def check_topic(name: str) -> None:
         raise BadMessage("the topic name is empty")
     if len(name) > TOPIC_BYTES_MAX:
         raise BadMessage(f"the topic name has {len(name)} characters, the limit is 127")
-    if not _TOPIC_RE.fullmatch(name):
-        raise BadMessage(f"topic {name!r} has characters other than letters, digits and %|_-")
+    wrong = wrong_characters("topic", name)
+    if wrong:
+        raise BadMessage(wrong)
+
+
+def wrong_characters(what: str, name: str) -> str:
+    """Why the characters of a topic's or group's name are refused, with a name to use in its place;
+    empty where they are not.
+    """
+    if _NAME.fullmatch(name):
+        return ""
+    found, usable = sorted(set(_NOT_OF_NAMES.findall(name))), _NOT_OF_NAMES.sub("_", name)
+    return (
+        f"{what} {name!r} has {''.join(found)!r}: RocketMQ allows letters, digits and %|_- in names"
+        f"{f'; try {usable!r}' if usable.strip('_') else ''}"
+    )
 
 
 @lru_cache(4096)

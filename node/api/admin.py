@@ -65,6 +65,7 @@ from duolog_server.store.metadata import (
 )
 from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.queueends import QueueKey
+from duolog_server.store.record import check_topic
 
 log = structlog.get_logger("duolog.node")
 
@@ -196,11 +197,15 @@ class AdminService(stubs.AdminServicer):
     async def _create_missing(self, names: Iterable[str], slices: Slices) -> None:
         """Create topics on their first use by a producer, if the config allows it.
 
-        Raises BadMessage, Busy, NotMaster.
+        Raises BadMessage also where it does not, for names that no topic may have, Busy, NotMaster.
         """
         broker = self._broker
         metadata = broker.metadata
-        missing = [name async for name in slices.each(names) if name not in metadata.topics]
+        missing = []
+        async for name in slices.each(names):
+            if name not in metadata.topics:
+                check_topic(name)  # or a sender would only learn that it does not exist
+                missing.append(name)
         if not missing or not broker.limits.auto_create_topic:
             return
         broker.admission.check_master()

@@ -288,6 +288,15 @@ def test_invalid_topic_names_are_rejected(name: str) -> None:
         check_topic(name)
 
 
+def test_an_invalid_name_is_refused_with_the_rule_and_a_name_to_use() -> None:
+    with pytest.raises(BadMessage) as caught:
+        check_topic("orders.eu/created.v2")
+    assert str(caught.value) == (
+        "topic 'orders.eu/created.v2' has './': RocketMQ allows letters, digits and %|_- in names; "
+        "try 'orders_eu_created_v2'"
+    )
+
+
 def test_sysflag_bits_of_hosts_are_set_by_the_hosts_alone() -> None:
     header = RecordHeader("T", 0, 1, 2, Host("::1", 1), Host("1.2.3.4", 2), sysflag=0x20 | 0x1)
     (sysflag,) = struct.unpack_from(">I", header.packed(), 36)

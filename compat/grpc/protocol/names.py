@@ -13,7 +13,7 @@ from duolog_server.compat.grpc.protocol.codes import Refused
 from duolog_server.compat.grpc.protocol.stubs import Code, Resource
 from duolog_server.store import lightqueues
 from duolog_server.store.metadata import is_closed_topic
-from duolog_server.store.record import has_control
+from duolog_server.store.record import has_control, wrong_characters
 
 TOPIC_MAX = 127
 GROUP_MAX = 255
@@ -23,7 +23,6 @@ USER_PROPERTIES_MAX = 128
 PROPERTIES_BYTES_MAX = 16 << 10
 
 _LITE_NAME = re.compile(r"[a-zA-Z0-9_-]+")
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SYSTEM_GROUPS = ("CID_RMQ_SYS_", "CID_ONSAPI_", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER")
 LITE_TOPIC = "__LITE_TOPIC"  # property that names a message's lite topic
 # Names that have a meaning to the store, the broker or the clients (MessageConst).
@@ -111,10 +110,9 @@ def _topic(namespace: str, given: str) -> str:
         raise Refused(Code.ILLEGAL_TOPIC, "the topic name is empty")
     if len(name) > TOPIC_MAX:
         raise Refused(Code.ILLEGAL_TOPIC, f"the topic name has more than {TOPIC_MAX} characters")
-    if not _NAME.fullmatch(name):
-        raise Refused(
-            Code.ILLEGAL_TOPIC, f"topic {name!r} has characters other than letters, digits and %|_-"
-        )
+    wrong = wrong_characters("topic", name)
+    if wrong:
+        raise Refused(Code.ILLEGAL_TOPIC, wrong)
     if is_closed_topic(name):
         raise Refused(Code.ILLEGAL_TOPIC, f"topic {name!r} is reserved for the system")
     return name
@@ -141,8 +139,9 @@ def _group(namespace: str, given: str) -> str:
         raise Refused(code, "the name of the consumer group is empty")
     if len(name) > GROUP_MAX:
         raise Refused(code, f"the consumer group's name has more than {GROUP_MAX} characters")
-    if not _NAME.fullmatch(name):
-        raise Refused(code, f"group {name!r} has characters other than letters, digits and %|_-")
+    wrong = wrong_characters("group", name)
+    if wrong:
+        raise Refused(code, wrong)
     if name.startswith(_SYSTEM_GROUPS):
         raise Refused(code, f"group {name!r} is reserved for the system")
     return name

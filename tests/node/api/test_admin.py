@@ -154,6 +154,19 @@ async def test_invalid_topic_names_are_refused(client: duolog.Client, name: str)
         await client.admin.create_topic(name)
 
 
+async def test_a_name_that_no_topic_can_have_is_refused_with_one_to_use(
+    client: duolog.Client,
+) -> None:
+    async with client.producer() as producer:
+        for call in (
+            client.admin.create_topic("orders.created"),
+            producer.send("orders.created", b"x"),
+            producer.send("orders.created", b"x", queue_id=0),
+        ):
+            with pytest.raises(duolog.BadRequest, match=r"has '\.': .* try 'orders_created'"):
+                await call
+
+
 async def test_permissions_are_kept(client: duolog.Client) -> None:
     await client.admin.create_topic("readonly", 1, perm=4)
     await client.admin.create_topic("writeonly", 1, perm=2)
