@@ -1,7 +1,8 @@
 """`duolog group dead`, `export` and `redeliver`: the dead letters of a group."""
 
+from collections.abc import Awaitable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -14,11 +15,12 @@ if TYPE_CHECKING:
 
     from duolog import Client, Message
 
-    from duolog_server.ops.inspection.deadletters.letters import LettersPage
     from duolog_server.ops.inspection.deadletters.redelivery import Redelivery
     from duolog_server.ops.inspection.messages.places import Place
 
+T = TypeVar("T")
 REDELIVERY_SECONDS = 600.0
+NONE = "group {group} has no dead letters"
 _HINTS = {"UnknownTopic": "duolog group list"}
 Max = typer.Option("--max", min=1, help="Maximum number of messages.")
 At = typer.Option("--at", metavar=PLACE, help="Start at this one; default: the first.")
@@ -29,6 +31,17 @@ Letter = typer.Option(
 
 def _read(text: str) -> "Place":
     return read_place(text, "duolog group dead GROUP")
+
+
+async def _or_none(client: "Client", group: str, work: Awaitable[T], none: T) -> T:
+    """The result of some work on dead letters: `none` where the group exists, and never had one."""
+    from duolog import UnknownTopic
+
+    try:
+        return await work
+    except UnknownTopic:
+        await client.admin.group(group)
+        return none
 
 
 def _row(letter: "Message") -> dict[str, object]:
@@ -54,24 +67,17 @@ def dead(
     at: Annotated[str, At] = "",
 ) -> None:
     """Show the dead letters of a group: messages whose last attempt failed."""
-    from duolog import UnknownTopic
-
     from duolog_server.ops.inspection.deadletters.letters import LettersPage, letters_page
 
     begin = _read(at) if at else None
-
-    async def work(client: "Client") -> "LettersPage":
-        try:
-            return await letters_page(client, group, begin, limit)
-        except UnknownTopic:
-            await client.admin.group(group)  # none of a group that exists is not an error
-            return LettersPage((), 0, 0, None, None)
-
-    page = asked(work)
+    none = LettersPage((), 0, 0, None, None)
+    page = asked(
+        lambda client: _or_none(client, group, letters_page(client, group, begin, limit), none)
+    )
     columns = ["place", "topic", "message_id", "tags", "attempts", "body"]
     output.print_rows(map(_row, page.letters), columns)
     if not page.total:
-        output.say(f"group {group} has no dead letters")
+        output.say(NONE.format(group=group))
     if page.next is not None:
         output.say(f"there are more, {page.total} in all; the next ones: --at {page.next}")
 
@@ -85,15 +91,17 @@ def export(
     from duolog_server.ops.inspection.deadletters.letters import lines, selected
 
     places, begin = list(map(_read, letter or [])), _read(at) if at else None
-    last = ""
 
-    async def work(client: "Client") -> None:
-        nonlocal last
+    async def work(client: "Client") -> str:
+        last = ""
         async with aclosing(lines(selected(client, group, places, begin))) as found:
             async for last in found:
                 print(last, end="")
+        return last
 
-    asked(work, _HINTS)
+    last = asked(lambda client: _or_none(client, group, work(client), ""), _HINTS)
+    if not last:
+        output.say(NONE.format(group=group) + (" there" if places or begin else ""))
     if last.startswith('{"stopped"'):
         output.say("the export is incomplete: its last line says why")
         raise typer.Exit(output.EXIT_ERROR)
@@ -106,19 +114,23 @@ def redeliver(
     yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Send a group's dead letters to their original topics again: each once, or those named."""
-    from duolog_server.ops.inspection.deadletters.redelivery import Bounds, redeliver_at
+    from duolog_server.ops.inspection.deadletters.redelivery import Bounds, Redelivery, redeliver_at
     from duolog_server.ops.inspection.deadletters.redelivery import redeliver as send_again
 
     places = list(map(_read, letter or []))
     what = f"{len(places)}" if places else f"up to {limit}"
     output.confirm(f"Redeliver {what} dead letters of {group}?", yes)
 
-    def work(client: "Client") -> "Coroutine[object, None, Redelivery]":
+    def work(client: "Client") -> "Coroutine[object, None, Redelivery | None]":
         if places:
             return redeliver_at(client, group, places, REDELIVERY_SECONDS)
-        return send_again(client, group, Bounds(limit, REDELIVERY_SECONDS))
+        again = send_again(client, group, Bounds(limit, REDELIVERY_SECONDS))
+        return _or_none(client, group, again, None)
 
-    _show(group, asked(work, _HINTS))
+    found = asked(work, _HINTS)
+    _show(group, found or Redelivery())
+    if found is None:
+        output.say(NONE.format(group=group))
 
 
 def _show(group: str, done: "Redelivery") -> None:

@@ -5,8 +5,8 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Awaitable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from duolog._columns import split_keys
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     Shown = Message | FoundMessage
 
 app = typer.Typer(no_args_is_help=True)
+T = TypeVar("T")
 
 SEND_BATCH = 2000
+NOTHING = "nothing found"
 
 
 class _BadTemplate(Exception):
@@ -235,6 +237,16 @@ def get(
         output.say(f"{shown} messages; no more arrived within {wait:g} s")
 
 
+async def _unless_none(searched: Awaitable[list[T]]) -> list[T]:
+    """What a search finds; that there is nothing is no error."""
+    from duolog import NoSuchMessage
+
+    try:
+        return await searched
+    except NoSuchMessage:
+        return []
+
+
 @calls(app)
 def find(
     topic: Annotated[str, typer.Argument(help="Topic (not needed with --id).")] = "",
@@ -267,21 +279,23 @@ def find(
     async def work(client: "Client") -> "Sequence[Shown]":
         if not (key or unique_key or id_):
             return await by_time(client, topic, begin, end, max_)
-        return await client.admin.find(
-            topic,
-            key=key,
-            unique_key=unique_key,
-            message_id=id_,
-            count=max_,
-            begin_ms=begin,
-            end_ms=end,
+        return await _unless_none(
+            client.admin.find(
+                topic,
+                key=key,
+                unique_key=unique_key,
+                message_id=id_,
+                count=max_,
+                begin_ms=begin,
+                end_ms=end,
+            )
         )
 
     found = asked(work)
     for message in found:
         printer.message(message)
     if not found and not output.wants_json():
-        output.say("nothing found")
+        output.say(NOTHING)
 
 
 @calls(app)
@@ -299,7 +313,7 @@ def track(
     from duolog_server.ops.inspection.messages.finding import client_records
 
     async def work(client: "Client") -> "list[tuple[TrackedMessage, list[TraceRecord]]]":
-        messages = await client.admin.track_key(topic, key or unique_key)
+        messages = await _unless_none(client.admin.track_key(topic, key or unique_key))
         return [(one, await client_records(client, one.unique_key)) for one in messages]
 
     found = asked(work)
@@ -307,6 +321,8 @@ def track(
         output.print_json([way.as_json(*one) for one in found])
         return
     output.print_rows([row for one in found for row in way.rows(*one)], way.COLUMNS, False)
+    if not found:
+        output.say(NOTHING)
 
 
 waiting.add_to(app)

@@ -421,7 +421,12 @@ def test_dead_letters_are_listed_and_sent_again_once(node: NodeProcess) -> None:
     for row in (first, second):
         assert (row["body"], row["tags"], row["keys"]) == ("letter", "A", "k1")
         assert row["properties"]["c"] == "d"
-    refused(cli(node, "group", "dead", "nobody"), "group 'nobody'")
+    for verb, printed in (("dead", True), ("export", False), ("redeliver", True)):
+        flags = ["--yes"] if verb == "redeliver" else []
+        refused(cli(node, "group", verb, "nobody", *flags), "group 'nobody'")
+        none = cli(node, "group", verb, "redelivery-of-mourners", *flags)
+        assert (none.returncode, bool(none.stdout)) == (0, printed), none.stderr
+        assert none.stderr == "group redelivery-of-mourners has no dead letters\n"
 
 
 def test_a_message_is_sent_for_later(node: NodeProcess) -> None:
@@ -445,7 +450,11 @@ def test_the_way_of_a_message_is_shown_with_its_time_and_its_groups(node: NodePr
     assert "way/0@0" in shown[2]
     (told,) = json.loads(ok(node, "msg", "track", "way", "--key", "k", "--json"))
     assert told["groups"] == [{"group": "readers", "state": "CONSUMED", "attempts": 0}]
-    assert cli(node, "msg", "track", "way", "--key", "none").returncode == 1
+    for search in (["track"], ["find"], ["find", "--id", "00" * 16]):
+        key = ["--key", "none"] if len(search) == 1 else []
+        none = cli(node, "msg", search[0], "way", *search[1:], *key)
+        assert (none.returncode, none.stderr) == (0, "nothing found\n")
+    refused(cli(node, "msg", "track", "nowhere", "--key", "none"), "topic 'nowhere'")
 
 
 def test_messages_are_searched_by_text_and_by_sql(node: NodeProcess) -> None:
