@@ -125,6 +125,7 @@ check: $(STAMP)  ## Formatting, lint, types, import floors, generated files.
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --config pyproject.toml
 	@$(BIN)/python tools/proto.py --check
+	@$(BIN)/python -m tools.cli_reference --check
 	@$(BIN)/python -m tools.config_reference --check
 	@$(BIN)/python -m tools.metrics_reference --check
 	@$(BIN)/python -m tools.log_reference --check
@@ -141,6 +142,7 @@ proto: $(STAMP)  ## Generate the stubs of proto/, their types, and those of Rock
 	@$(BIN)/python tools/proto.py
 
 docs: venv  ## Generate the pages of docs/ and the dashboards that are made from the code.
+	@$(BIN)/python -m tools.cli_reference
 	@$(BIN)/python -m tools.config_reference
 	@$(BIN)/python -m tools.metrics_reference
 	@$(BIN)/python -m tools.log_reference

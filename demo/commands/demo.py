@@ -5,7 +5,7 @@ import typer
 from duolog_server.ops.cli.access import prints
 from duolog_server.ops.cli.output import fail, print_facts, wants_json
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @prints(app)

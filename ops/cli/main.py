@@ -74,6 +74,20 @@ NOUNS = {
 }
 
 
+def command_of(name: str) -> TyperCommand | TyperGroup:
+    """A noun's commands, whose modules are imported."""
+    noun = NOUNS[name]
+    module = importlib.import_module(noun.module)
+    for adds in noun.more:
+        importlib.import_module(adds)
+    command = typer.main.get_command(module.app)
+    assert isinstance(command, TyperCommand | TyperGroup), "typer makes them"
+    command.name = name
+    if isinstance(command, TyperGroup):  # a command without verbs says more than its line here
+        command.help = noun.help
+    return command
+
+
 class _Lazy(TyperGroup):
     """Imports a noun's commands only when that noun is named: `--help` stays fast."""
 
@@ -90,15 +104,7 @@ class _Lazy(TyperGroup):
             return None
         if len(sys.argv) < 2 or cmd_name not in sys.argv:
             return TyperCommand(cmd_name, help=NOUNS[cmd_name].help)
-        noun = NOUNS[cmd_name]
-        module = importlib.import_module(noun.module)
-        for adds in noun.more:
-            importlib.import_module(adds)
-        command = typer.main.get_command(module.app)
-        assert isinstance(command, TyperCommand | TyperGroup), "typer makes them"
-        command.name = cmd_name
-        command.help = noun.help
-        return command
+        return command_of(cmd_name)
 
 
 app = typer.Typer(

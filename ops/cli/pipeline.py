@@ -74,7 +74,10 @@ def audit(
     ] = None,
     master: Annotated[str, Master] = "",
 ) -> None:
-    """Verify every record; with --against, print the first record in which two replicas differ."""
+    """Verify every record; with --against, print the first record in which two replicas differ.
+
+    Exit status 2 if anything is wrong.
+    """
     from duolog_server.pipeline.audit import audit as work
     from duolog_server.pipeline.audit import compare
     from duolog_server.pipeline.segments import segments_of
