@@ -12,9 +12,9 @@ What lay before is dropped there.
 
 from collections.abc import Mapping
 
-from duolog_server.store.kernels import scan
-
-START = scan.LIGHT_START.tobytes().decode()  # of every name; no topic has a $ in its own
+# Of every name; no topic has a $ in its own. A kernel has it as well: to import that takes longer
+# than most commands do.
+START = "%LMQ%$"
 NAME_BYTES_MAX = 255
 ROOT = "lightqueue"
 FILE_BYTES = 4096 * 20  # whole pages

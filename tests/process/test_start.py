@@ -1,4 +1,4 @@
-"""What a node imports: a start takes as long as that, and an idle node keeps it in memory."""
+"""What nodes and commands import: a start takes as long, and an idle node keeps it in memory."""
 
 import signal
 import subprocess
@@ -100,3 +100,19 @@ def test_an_idle_node_imports_only_what_it_needs(tmp_path: Path) -> None:
     unused = (*UNUSED, *(COMPILER if LIBRARY is not None else ()))
     found = [one for one in imported if any(f"{one}.".startswith(f"{name}.") for name in unused)]
     assert found == []
+
+
+EVERY_COMMAND = """
+import sys
+from duolog_server.ops.cli.main import NOUNS, command_of
+for noun in NOUNS:
+    command_of(noun)
+print(*sys.modules)
+"""
+
+
+def test_no_command_loads_kernels_before_it_needs_them() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EVERY_COMMAND], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert {"numba", "numpy", "duolog_server.store.kernels"} & set(done.stdout.split()) == set()

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from duolog_server.store import lightqueues
 from duolog_server.store.columns import Columns
+from duolog_server.store.kernels import scan
 from duolog_server.store.messagestore import MessageStore, PutBatch
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.reader import Wanted
@@ -29,6 +31,10 @@ from tests.support import (
 )
 
 A, B = "%LMQ%$T$a", "%LMQ%$T$b"
+
+
+def test_kernels_know_light_queues_by_the_same_name() -> None:
+    assert scan.LIGHT_START.tobytes().decode() == lightqueues.START
 
 
 def offsets(store: MessageStore, name: str) -> list[tuple[int, int]]:
