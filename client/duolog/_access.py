@@ -1,7 +1,7 @@
 """Users and their rights."""
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -259,6 +259,16 @@ class Access:
         """
         request = checked_request(wire.IssueTokenRequest, user=user, seconds=seconds)
         return (await self._ask(lambda stub, left: stub.IssueToken(request, timeout=left))).token
+
+
+async def denials_of(access: Access, calls: Sequence[wire.PlannedCall]) -> list[str]:
+    """Why each of some calls would be denied to this client's user; empty for one that would not.
+
+    Where there are no users, or an older node does not say, none would.
+    """
+    request = wire.WhoAmIRequest(calls=calls)
+    reply = await access._ask(lambda stub, left: stub.WhoAmI(request, timeout=left))
+    return list(reply.denials) or [""] * len(calls)
 
 
 def _user(reply: wire.UserReply) -> User:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from ipaddress import ip_address
@@ -14,6 +14,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from duolog_server.node.api.calls import Caller, unary
 from duolog_server.node.api.pages import page_of
+from duolog_server.node.api.rules import needs_of
 from duolog_server.node.api.whomay import WhoMay
 from duolog_server.node.core.core import Core
 from duolog_server.node.core.ports import Answers
@@ -32,19 +33,24 @@ from duolog_server.node.identity.access.users import (
 from duolog_server.node.identity.rights.decision import Decision
 from duolog_server.node.identity.rights.policies import RIGHTS_TEXT_MAX, Acl, BadAcl
 from duolog_server.node.identity.rights.resources import FOR_SUPERS, Action, Kind, Need, counts_as
+from duolog_server.node.service.guard import Guard
 from duolog_server.store.accesstables import SUBJECT
 
 log = structlog.get_logger("duolog.node")
 
 DISABLINGS_BYTES = 8  # behind the salt, in a generation
+PLANNED_MAX = 1000  # calls that one request asks about
 ATTEMPTS = 5  # to change a user whom others change at the same time
 
 
 class AccessService(stubs.AccessServicer):
     """Users of the cluster; changes are records of the log, as all metadata."""
 
-    def __init__(self, core: Core, log_: Answers, access: Access | None) -> None:
-        """access: None where there are no users."""
+    def __init__(
+        self, core: Core, log_: Answers, access: Access | None, guard: Guard | None = None
+    ) -> None:
+        """access: None where there are no users. guard: None where nobody asks what it may do."""
+        self._guard = guard
         self._metadata = core.metadata
         self._admission = core.admission
         self._access = access
@@ -96,15 +102,34 @@ class AccessService(stubs.AccessServicer):
 
     @unary
     async def WhoAmI(self, request: wire.WhoAmIRequest, context: Caller) -> wire.UserReply:
-        """The user that calls."""
+        """The user that calls, and why it could not make some calls."""
         principal = PRINCIPAL.get()
         if self._access is None or principal is None:
             return wire.UserReply()
+        denials = await self._denials(principal, request.calls)
         user = self._access.gate.user(principal.name)
         if user is None:
             return wire.UserReply(user=principal.name)
         # The one of a file has another on each node, until there are users.
-        return _changed(user) if self._stored(user.name) == user.password else _reply(user)
+        reply = _changed(user) if self._stored(user.name) == user.password else _reply(user)
+        reply.denials.extend(denials)
+        return reply
+
+    async def _denials(
+        self, principal: Principal, calls: Collection[wire.PlannedCall]
+    ) -> list[str]:
+        """Why each of some calls would be denied. In slices. Raises BadRequest."""
+        if len(calls) > PLANNED_MAX:
+            raise sdk.BadRequest(
+                f"{len(calls)} calls are asked about; at most {PLANNED_MAX} can be"
+            )
+        guard = self._guard
+        if guard is None:
+            return []
+        return [
+            guard.why_denied(principal, needs_of(call, guard.facts))
+            async for call in Slices().each(calls)
+        ]
 
     @unary
     async def PutUser(self, request: wire.PutUserRequest, context: Caller) -> wire.UserReply:

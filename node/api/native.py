@@ -138,7 +138,7 @@ def native_methods(
     stubs.add_GroupsServicer_to_server(groups_of(broker), server)
     admin = AdminService(broker, Sights(guard), changes_of(broker, guard))
     stubs.add_AdminServicer_to_server(admin, server)
-    access_service = AccessService(broker.core, broker.log, access)
+    access_service = AccessService(broker.core, broker.log, access, guard)
     stubs.add_AccessServicer_to_server(access_service, server)
     if access is not None:
         methods.generic += _recovery(broker, access, access_service).generic

@@ -6,6 +6,7 @@ from typing import Any
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.identity.access.rules import (
@@ -237,3 +238,17 @@ _RULES = {
     "Access/IssueToken": Rule(_anybody),  # the same
 }
 RULES = {f"/duolog.v1.{method}": rule for method, rule in _RULES.items()}
+
+
+def needs_of(call: wire.PlannedCall, facts: Facts) -> Needs:
+    """What a call asks for that somebody thinks of making. Raises BadRequest."""
+    rule = _RULES.get(call.method)
+    if rule is None:
+        raise sdk.BadRequest(f"there is no method {call.method!r}")
+    service, _, method = call.method.partition("/")
+    described = wire.DESCRIPTOR.services_by_name[service].methods_by_name[method]
+    try:
+        request = GetMessageClass(described.input_type).FromString(call.request)
+    except DecodeError as error:
+        raise sdk.BadRequest(f"the request of {call.method} cannot be read: {error}") from None
+    return rule.needs(request, facts)

@@ -88,6 +88,10 @@ class Guard:
         """A test of what a caller may do, by the tables at the time of each test."""
         return lambda *needs: self._gate.allows(principal, needs)
 
+    def why_denied(self, principal: Principal, needs: Iterable[Need]) -> str:
+        """Why a call that a caller thinks of would be denied; empty: it would not."""
+        return self._gate.why_denied(principal, tuple(needs))
+
     def may(self, principal: Principal) -> May | None:
         """As `allows`; None for a super user, who may do everything."""
         return None if self._gate.is_super(principal) else self.allows(principal)

@@ -34,7 +34,7 @@ from duolog_server.ops.console.requests.pages import Downloads, Looks
 from duolog_server.ops.console.sessions.sessions import MakeClient, Sessions, boot_seconds
 from duolog_server.ops.console.sessions.viewers import Settings, Viewers
 from duolog_server.ops.console.view import addresses as at
-from duolog_server.ops.console.view.visits import Action, Download, Page
+from duolog_server.ops.console.view.visits import Action, Download, Page, Shown, Visit
 
 EXPIRE_SECONDS = 30.0
 NOWHERE = (404, 405)  # also addresses that forms are sent to, and that have no page
@@ -75,6 +75,12 @@ ACTIONS: Mapping[str, Action] = {
     at.NODE_FORGET: cluster.FORGET,
     at.NODE_UNDRAIN: cluster.UNDRAIN,
 }
+
+
+async def _asked(pattern: str, action: Action, visit: Visit) -> Shown:
+    """The form of an action, for those who may do it."""
+    await visit.rights.check(pattern, {**visit.query, **visit.path})
+    return await action.ask(visit)
 
 
 class Console:
@@ -121,7 +127,7 @@ class Console:
         for path, download in DOWNLOADS.items():
             yield Route(path, partial(self._downloads.file, download), methods=["GET"])
         for path, action in ACTIONS.items():
-            ask = partial(self.looks.page, action.ask, followed=False)
+            ask = partial(self.looks.page, partial(_asked, path, action), followed=False)
             yield Route(path, ask, methods=["GET"])
             yield Route(path, partial(self._changes.act, action), methods=["POST"])
 

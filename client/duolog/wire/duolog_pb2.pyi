@@ -1144,7 +1144,7 @@ class NodeStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeStatusReply(_message.Message):
-    __slots__ = ("name", "role", "version", "listen", "data", "start_time", "min_offset", "max_offset", "flushed_offset", "confirm_offset", "dispatch_behind_bytes", "disk_used_ratio", "flags", "fence_reason", "recovered_abnormally", "recovered_from", "recovered_end", "messages_in", "messages_out", "bytes_in", "bytes_out", "flushes", "flushed_messages", "corrupt_ranges", "refused_records", "dispatch_behind_ms_max", "replication", "store", "stale", "parts", "wall_ms", "certificate", "certificate_until_ms", "cluster", "settings", "disk_directory")
+    __slots__ = ("name", "role", "version", "listen", "data", "start_time", "min_offset", "max_offset", "flushed_offset", "confirm_offset", "dispatch_behind_bytes", "disk_used_ratio", "flags", "fence_reason", "recovered_abnormally", "recovered_from", "recovered_end", "messages_in", "messages_out", "bytes_in", "bytes_out", "flushes", "flushed_messages", "corrupt_ranges", "refused_records", "dispatch_behind_ms_max", "replication", "store", "stale", "parts", "wall_ms", "certificate", "certificate_until_ms", "cluster", "settings", "disk_directory", "durations")
     class PartsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1159,6 +1159,13 @@ class NodeStatusReply(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class DurationsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Durations
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Durations, _Mapping]] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -1195,6 +1202,7 @@ class NodeStatusReply(_message.Message):
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     DISK_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    DURATIONS_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: str
     version: str
@@ -1231,7 +1239,16 @@ class NodeStatusReply(_message.Message):
     cluster: str
     settings: _containers.ScalarMap[str, str]
     disk_directory: str
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., version: _Optional[str] = ..., listen: _Optional[str] = ..., data: _Optional[str] = ..., start_time: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatch_behind_bytes: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., flags: _Optional[_Iterable[str]] = ..., fence_reason: _Optional[str] = ..., recovered_abnormally: _Optional[bool] = ..., recovered_from: _Optional[int] = ..., recovered_end: _Optional[int] = ..., messages_in: _Optional[int] = ..., messages_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., flushed_messages: _Optional[int] = ..., corrupt_ranges: _Optional[int] = ..., refused_records: _Optional[int] = ..., dispatch_behind_ms_max: _Optional[int] = ..., replication: _Optional[_Union[ReplicationStatus, _Mapping]] = ..., store: _Optional[_Union[LocalStore, _Mapping]] = ..., stale: _Optional[bool] = ..., parts: _Optional[_Mapping[str, int]] = ..., wall_ms: _Optional[int] = ..., certificate: _Optional[str] = ..., certificate_until_ms: _Optional[int] = ..., cluster: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ..., disk_directory: _Optional[str] = ...) -> None: ...
+    durations: _containers.MessageMap[str, Durations]
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., version: _Optional[str] = ..., listen: _Optional[str] = ..., data: _Optional[str] = ..., start_time: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatch_behind_bytes: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., flags: _Optional[_Iterable[str]] = ..., fence_reason: _Optional[str] = ..., recovered_abnormally: _Optional[bool] = ..., recovered_from: _Optional[int] = ..., recovered_end: _Optional[int] = ..., messages_in: _Optional[int] = ..., messages_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., flushed_messages: _Optional[int] = ..., corrupt_ranges: _Optional[int] = ..., refused_records: _Optional[int] = ..., dispatch_behind_ms_max: _Optional[int] = ..., replication: _Optional[_Union[ReplicationStatus, _Mapping]] = ..., store: _Optional[_Union[LocalStore, _Mapping]] = ..., stale: _Optional[bool] = ..., parts: _Optional[_Mapping[str, int]] = ..., wall_ms: _Optional[int] = ..., certificate: _Optional[str] = ..., certificate_until_ms: _Optional[int] = ..., cluster: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ..., disk_directory: _Optional[str] = ..., durations: _Optional[_Mapping[str, Durations]] = ...) -> None: ...
+
+class Durations(_message.Message):
+    __slots__ = ("bounds", "counts")
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    bounds: _containers.RepeatedScalarFieldContainer[float]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, bounds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LocalStore(_message.Message):
     __slots__ = ("boot_id", "path", "device", "inode")
@@ -1540,8 +1557,18 @@ class ClusterStatusReply(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatusReply, _Mapping]]] = ...) -> None: ...
 
 class WhoAmIRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("calls",)
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    calls: _containers.RepeatedCompositeFieldContainer[PlannedCall]
+    def __init__(self, calls: _Optional[_Iterable[_Union[PlannedCall, _Mapping]]] = ...) -> None: ...
+
+class PlannedCall(_message.Message):
+    __slots__ = ("method", "request")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    request: bytes
+    def __init__(self, method: _Optional[str] = ..., request: _Optional[bytes] = ...) -> None: ...
 
 class PutUserRequest(_message.Message):
     __slots__ = ("user", "password", "super", "disabled", "signs", "create", "generation", "generation_counts")
@@ -1564,7 +1591,7 @@ class PutUserRequest(_message.Message):
     def __init__(self, user: _Optional[str] = ..., password: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ..., create: _Optional[bool] = ..., generation: _Optional[bytes] = ..., generation_counts: _Optional[bool] = ...) -> None: ...
 
 class UserReply(_message.Message):
-    __slots__ = ("user", "super", "disabled", "signs", "recovered_ms", "decision", "generation")
+    __slots__ = ("user", "super", "disabled", "signs", "recovered_ms", "decision", "generation", "denials")
     USER_FIELD_NUMBER: _ClassVar[int]
     SUPER_FIELD_NUMBER: _ClassVar[int]
     DISABLED_FIELD_NUMBER: _ClassVar[int]
@@ -1572,6 +1599,7 @@ class UserReply(_message.Message):
     RECOVERED_MS_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    DENIALS_FIELD_NUMBER: _ClassVar[int]
     user: str
     super: bool
     disabled: bool
@@ -1579,7 +1607,8 @@ class UserReply(_message.Message):
     recovered_ms: int
     decision: TestAccessReply
     generation: bytes
-    def __init__(self, user: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ..., recovered_ms: _Optional[int] = ..., decision: _Optional[_Union[TestAccessReply, _Mapping]] = ..., generation: _Optional[bytes] = ...) -> None: ...
+    denials: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, user: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ..., recovered_ms: _Optional[int] = ..., decision: _Optional[_Union[TestAccessReply, _Mapping]] = ..., generation: _Optional[bytes] = ..., denials: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DeleteUserRequest(_message.Message):
     __slots__ = ("user",)

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ from duolog_server.node.identity.access.accesstokens import PREFIX, AccessTokens
 from duolog_server.node.identity.access.lockout import Lockout, Login
 from duolog_server.node.identity.access.secrets import Seal, is_password, nobody
 from duolog_server.node.identity.access.users import User
-from duolog_server.node.identity.rights.decision import Decision, decide
+from duolog_server.node.identity.rights.decision import Decision, allows_some, decide
 from duolog_server.node.identity.rights.policies import NAME_MAX, Acl, BadAcl
-from duolog_server.node.identity.rights.resources import Need
+from duolog_server.node.identity.rights.resources import Action, Need
 from duolog_server.node.net.networks import network_of
 from duolog_server.node.runtime.clocks import mono_ms
 from duolog_server.store.accesstables import AccessTables
@@ -326,11 +326,13 @@ class Gate:
 
     def _decide(self, name: str, need: Need, source: str) -> Decision:
         settled = settled_for(name, self.user(name), need)
-        if settled is not None:
-            return settled
+        return settled if settled is not None else decide(self._acl(name), need, source)
+
+    def _acl(self, name: str) -> Acl | None:
+        """A user's entries."""
         if name not in self._rights:
             self._rights[name] = self._rights_of(name)
-        return decide(self._rights[name], need, source)
+        return self._rights[name]
 
     def _rights_of(self, name: str) -> Acl | None:
         row = self._tables().rights.get(name)
@@ -349,6 +351,19 @@ class Gate:
         denial = self._denial(principal, needs)
         if denial is not None:
             raise sdk.NoPermission(f"user {principal.name}: {denial.reason}")
+
+    def why_denied(self, principal: Principal, needs: Collection[Need]) -> str:
+        """Why a caller could not do all of it; empty: it could. Without a name: of any resource."""
+        named = [need for need in needs if need.resource.name or not need.actions]
+        denial = self._denial(principal, named)
+        if denial is not None:
+            return denial.reason
+        for need in needs:
+            some = need in named or self.is_super(principal)
+            if not (some or allows_some(self._acl(principal.name), need)):
+                actions = ",".join(action for action in Action if action in need.actions)
+                return f"denied: no entry allows {actions} on any {need.resource.kind}"
+        return ""
 
     def _denial(self, principal: Principal, needs: Iterable[Need]) -> Decision | None:
         """The first thing that a caller may not do: from its address, or through its console."""

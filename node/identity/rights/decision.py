@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from duolog_server.node.identity.rights.policies import Acl, Entry
-from duolog_server.node.identity.rights.resources import Action, Need
+from duolog_server.node.identity.rights.resources import Action, Kind, Need
 from duolog_server.node.identity.rights.sources import Address, address_of, within
 
 SHOWN_MAX = 300  # characters of what a call names: more than a name may have
@@ -53,6 +53,18 @@ def decide(acl: Acl | None, need: Need, source: str) -> Decision:
         if not undecided:
             break
     return _decision(*denied) if denied else _undecided(acl, need, source)
+
+
+def allows_some(acl: Acl | None, need: Need) -> bool:
+    """Whether an entry allows it of some resource of that kind, from some address."""
+    kinds = {need.resource.kind, None}
+    if need.resource.kind is not Kind.CLUSTER:
+        kinds.add(Kind.NAMESPACE)
+    entries = (entry for _, entries in acl.policies for entry in entries) if acl else ()
+    return any(
+        entry.allow and entry.pattern.kind in kinds and entry.actions & need.actions
+        for entry in entries
+    )
 
 
 def _deciding(

@@ -4,11 +4,12 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from duolog import BadRequest, GroupRoute, NodeStatus, SlaveStatus, Unavailable
+from duolog import BadRequest, GroupRoute, NodeStatus, NoPermission, SlaveStatus, Unavailable
 from duolog._admin import Admin
 from duolog._client import runtime_of
 from duolog._router import Router
 
+from duolog_server.ops.console.pages.home import home
 from duolog_server.ops.console.view.addresses import CLUSTER
 from duolog_server.ops.console.view.charts import Chart
 from duolog_server.ops.console.view.formatting import command, counted, duration, listed, si, size
@@ -81,8 +82,11 @@ class GroupBlock:
 
 
 async def cluster(visit: Visit) -> Shown:
-    """The cluster as it is now."""
-    seen = await look_at_nodes(visit.client, visit.endpoints)
+    """The cluster as it is now; for who may not see it, a list of what they may see."""
+    try:
+        seen = await look_at_nodes(visit.client, visit.endpoints)
+    except NoPermission:
+        return await home(visit)
     findings = diagnose(seen)
     blocks = [block_of(visit, seen, route) for route in seen.route.groups]
     facts = {

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 
-from duolog import BadRequest, Client, Message
+from duolog import BadRequest, Client, Message, UnknownTopic
 from duolog._columns import split_keys
 
 from duolog_server.ops.console.masking.seen import Seeing
@@ -22,6 +22,7 @@ from duolog_server.ops.console.view.questions import Field, Question, confirmed,
 from duolog_server.ops.console.view.visits import Action, Done, Exported, Shown, Visit
 from duolog_server.ops.inspection.deadletters.letters import (
     PAGE_BYTES,
+    LettersPage,
     as_json,
     letters_at,
     letters_behind,
@@ -30,6 +31,7 @@ from duolog_server.ops.inspection.deadletters.letters import (
     selected,
     spans_of,
     stopped,
+    total_of,
 )
 from duolog_server.ops.inspection.deadletters.redelivery import (
     MARK,
@@ -69,10 +71,14 @@ class LetterRow:
 
 
 async def dead(visit: Visit) -> Shown:
-    """A page of the dead letters of a group. Raises UnknownTopic where it never had one."""
+    """A page of the dead letters of a group. Raises UnknownGroup."""
     name, query = visit.path["group"], visit.query
     at = place_of(query["at"]) if query.get("at") else None
-    page = await letters_page(visit.client, name, at, ROWS)
+    try:
+        page = await letters_page(visit.client, name, at, ROWS)
+    except UnknownTopic:
+        await visit.client.admin.group(name)  # raises UnknownGroup
+        page = LettersPage((), 0, 0, None, None)
     again = await sent_until(visit.client, name)
     told = f"{counted(page.total, 'dead letter')}." if page.total else "No dead letter is kept."
     if page.letters and (page.previous or page.next):
@@ -148,19 +154,29 @@ async def _ask(visit: Visit) -> Shown:
     group, places = visit.path["group"], chosen(visit.query)
     if places:
         return await _ask_chosen(visit, group, places)
-    spans, again = await spans_of(visit.client, group), await sent_until(visit.client, group)
+    title = f"Redeliver dead letters of {group}"
+    try:
+        spans = await spans_of(visit.client, group)
+    except UnknownTopic:
+        await visit.client.admin.group(group)  # raises UnknownGroup
+        spans = []
+    again = await sent_until(visit.client, group)
     left = sum(span.count_from(again.get(span.queue, 0)) for span in spans)
+    if not left:
+        kept = total_of(spans)
+        sent = "All dead letters were sent again this way: select those to send once more."
+        return Question(title, sent if kept else "No dead letter is kept.", "").shown()
     found = await _look(letters_behind(visit.client, group, again))
     first = f" of the first {number(found.letters)}" if found.letters < left else ""
     return Question(
-        f"Redeliver dead letters of {group}",
+        title,
         f"{counted(left, 'dead letter')} not sent again this way yet. They go to their original "
         "topics, each once: every group there gets them.",
         "Redeliver",
         (Field("count", "At most", str(LETTERS)),),
         type_to_confirm=group,
         heads=("Topic", f"Dead letters{first}", "Exists"),
-        preview=await _preview(visit.client, found),
+        preview=await _preview(visit, found),
         command=command("group", "redeliver", names=[group], flags=["--max", str(LETTERS)]),
     ).shown()
 
@@ -187,7 +203,7 @@ async def _ask_chosen(visit: Visit, group: str, places: Sequence[Place]) -> Show
         type_to_confirm=group,
         danger=bool(sent),
         heads=("Topic", "Dead letters", "Exists"),
-        preview=await _preview(visit.client, found),
+        preview=await _preview(visit, found),
         command=command("group", "redeliver", names=[group], flags=flags),
     ).shown()
 
@@ -221,10 +237,10 @@ async def _look(letters: AsyncGenerator[Message, None]) -> _Found:
     return found
 
 
-async def _preview(client: Client, found: _Found) -> list[tuple[str, str, str]]:
+async def _preview(visit: Visit, found: _Found) -> list[tuple[str, str, str]]:
     """How many go to which topic, and whether it exists, as far as the viewer may see."""
-    names = sorted(filter(None, found.topics))
-    known = {part.topic for part in await client.admin.topics(names)} if names else set()
+    names = await visit.rights.allowed(sorted(filter(None, found.topics)))
+    known = {part.topic for part in await visit.client.admin.topics(names)} if names else set()
     return [
         (topic or "unknown", number(count), "yes" if topic in known else "no")
         for topic, count in sorted(found.topics.items())

@@ -9,13 +9,28 @@ topic.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from duolog import BadRequest, DuologError, Message, NoPermission, NoSuchMessage, Unauthenticated
+from duolog import (
+    BadRequest,
+    DuologError,
+    Message,
+    NoPermission,
+    NoSuchMessage,
+    Unauthenticated,
+    UnknownTopic,
+)
 from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.ops.console.pages.messages import Row, message_row
 from duolog_server.ops.console.searches import UNSEEN_SECONDS, Running
 from duolog_server.ops.console.view.addresses import MESSAGES, SEARCH_AGAIN, SEARCH_STOP, search_of
-from duolog_server.ops.console.view.formatting import command, counted, duration, number, sentence
+from duolog_server.ops.console.view.formatting import (
+    command,
+    counted,
+    duration,
+    number,
+    sentence,
+    told_apart,
+)
 from duolog_server.ops.console.view.inputs import queue_place, time_ms
 from duolog_server.ops.console.view.questions import Question
 from duolog_server.ops.console.view.visits import Action, Done, Shown, Visit
@@ -247,18 +262,26 @@ async def messages(visit: Visit) -> Shown:
     wanted = Wanted.of(visit.query)
     facts: dict[str, object] = {"search": wanted, "ways": WAYS, "rows": None, "running": None}
     facts["sentence"] = "Find a message by its key, its id, its place, its time, or what is in it."
-    over = False
-    if wanted.searches and wanted.value:
-        found = await searched(visit, wanted)
-        facts |= found.facts
-        over = found.over
-    elif wanted.value or (wanted.topic and wanted.by == TIME):
-        rows = await _found(visit, wanted)
-        facts["rows"] = rows
-        facts["sentence"] = f"{counted(len(rows), 'message')} found."
-        if len(rows) == ROWS:
-            facts["sentence"] = f"The first {ROWS} messages that were found."
-    return Shown("messages.html", "Messages", facts, wanted.command, over=over)
+    over, status = False, 200
+    try:
+        if wanted.searches and wanted.value:
+            found = await searched(visit, wanted)
+            facts |= found.facts
+            over = found.over
+        elif wanted.value or (wanted.topic and wanted.by == TIME):
+            facts |= await _answer(visit, wanted)
+    except (BadRequest, UnknownTopic) as error:  # the form stays, with what was typed
+        facts["sentence"] = sentence(told_apart(str(error)))
+        status = 400 if isinstance(error, BadRequest) else 404
+    return Shown("messages.html", "Messages", facts, wanted.command, over=over, status=status)
+
+
+async def _answer(visit: Visit, wanted: Wanted) -> Mapping[str, object]:
+    rows = await _found(visit, wanted)
+    told = f"{counted(len(rows), 'message')} found."
+    if len(rows) == ROWS:
+        told = f"The first {ROWS} messages that were found."
+    return {"rows": rows, "sentence": told}
 
 
 async def _found(visit: Visit, wanted: Wanted) -> list[Row]:

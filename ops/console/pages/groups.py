@@ -19,6 +19,7 @@ from duolog_server.ops.console.pages.lists import (
 )
 from duolog_server.ops.console.view.addresses import GROUP, GROUPS, address
 from duolog_server.ops.console.view.formatting import command, counted, duration, number, si
+from duolog_server.ops.console.view.links import commits
 from duolog_server.ops.console.view.questions import Field, Question, confirmed
 from duolog_server.ops.console.view.rates import Flow
 from duolog_server.ops.console.view.visits import Action, Done, Shown, Undo, Visit
@@ -186,7 +187,8 @@ async def group(visit: Visit) -> Shown:
     """How far a group is in its queues, and what is wrong. Raises UnknownGroup."""
     name = visit.path["group"]
     found = await visit.client.admin.group(name)
-    topics = await visit.client.admin.topics(topics_of(found), system=True)
+    names = await visit.rights.allowed(topics_of(found))
+    topics = await visit.client.admin.topics(names, system=True) if names else []
     dead = [topic for topic in topics if topic.topic == dead_letter_topic(name)]
     findings = diagnose_groups([found], topics, ON_DEMAND)
     furthest = nsmallest(LIVE_ROWS_MAX, found.queues, key=_furthest_behind)
@@ -265,10 +267,12 @@ def begin_of(queue: GroupQueue) -> int:
 async def _ask_reset(visit: Visit) -> Shown:
     group, query = visit.path["group"], visit.query
     found = await visit.client.admin.group(group)
-    topics = sorted({queue.topic for queue in found.queues})
+    topics = await visit.rights.allowed(sorted({queue.topic for queue in found.queues}))
+    title = f"Reset group {group}"
     if not topics:
-        raise BadRequest(f"group {group} has no offsets yet: nothing to reset")
-    topic = query.get("topic") or topics[0]
+        return Question(title, "It has no offsets yet: nothing to reset.", "").shown()
+    worst = max(found.queues, key=lambda queue: (queue.topic in topics, queue.lag_messages))
+    topic = query.get("topic") or worst.topic
     way, value = query.get("to", EARLIEST), query.get("value", "").strip()
     members = (
         f" Its {counted(found.consumers, 'consumer')} must be stopped first."
@@ -280,7 +284,6 @@ async def _ask_reset(visit: Visit) -> Shown:
         Field("to", "Resume at", way, choices=WAYS),
         Field("value", "Time or offset", value, "10m, 2h, 2026-01-31T12:00, or an offset"),
     )
-    title = f"Reset group {group}"
     if "to" not in query:
         return Question(
             title, f"Where should it resume?{members}", "", fields, previewed=True
@@ -342,7 +345,9 @@ async def _reset(visit: Visit, form: Mapping[str, str]) -> Done:
         if queue.topic == topic
     }
     await visit.client.admin.reset_group(group, topic, point.at, offset=point.offset)
-    undo = Undo("Undo", partial(_restore, group, before)) if before else None
+    undo = None
+    if before and not any(await visit.rights.denials([commits(group, [topic])])):
+        undo = Undo("Undo", partial(_restore, group, before))
     return Done(f"Group {group} was reset in {topic}.", address(GROUP, group=group), undo)
 
 

@@ -12,6 +12,7 @@ from duolog_server.ops.console.view.visits import Visit
 
 ROWS = 100
 LIST_SECONDS = 5.0  # between two looks of a live list: nodes look through all names for it
+SYSTEM_END = "%~"  # in the order of names, behind topics of retries and dead letters
 LIVE_ROWS_MAX = 500  # of a live page: they are rendered each second, for each viewer
 
 

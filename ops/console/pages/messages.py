@@ -6,13 +6,19 @@ from dataclasses import dataclass
 from duolog import FoundMessage, Message, NoSuchMessage, TrackState
 
 from duolog_server.ops.console.masking.seen import LINE_CHARACTERS, Seeing
-from duolog_server.ops.console.view.addresses import MESSAGE, MESSAGE_AGAIN, address
-from duolog_server.ops.console.view.formatting import command, counted
+from duolog_server.ops.console.view.addresses import (
+    MESSAGE,
+    MESSAGE_AGAIN,
+    TOPIC,
+    Address,
+    address,
+)
+from duolog_server.ops.console.view.formatting import command, counted, number
 from duolog_server.ops.console.view.inputs import queue_offset
 from duolog_server.ops.console.view.visits import Shown, Visit
 from duolog_server.ops.inspection.messages import trace as way
 from duolog_server.ops.inspection.messages.finding import client_records
-from duolog_server.ops.inspection.messages.sending import is_users, message_at
+from duolog_server.ops.inspection.messages.sending import is_users
 
 MORE = "…"
 STATES = {
@@ -68,11 +74,26 @@ def _cut(text: str) -> str:
 
 
 async def message(visit: Visit) -> Shown:
-    """One message: its body, its properties, and its way. Raises NoSuchMessage."""
+    """One message: its body, its properties, and its way; or why there is none at its place."""
     topic = visit.path["topic"]
     queue_id, offset = queue_offset(f"{visit.path['queue']}/{visit.path['offset']}")
     group = visit.query.get("group") or None
-    found = await message_at(visit.client, topic, queue_id, offset, group)
+    batch = await visit.client.pull(topic, queue_id, offset, max_messages=1, group=group)
+    found = next(iter(batch), None)
+    title, queue = way.place_text(topic, queue_id, offset), batch.wire
+
+    def page(place: int, pattern: str = MESSAGE) -> Address:
+        names = {"topic": topic, "queue": queue_id, "offset": place}
+        return address(pattern, {"group": batch.group}, **names)
+
+    if found is None or found.queue_offset != offset:
+        near = queue.max_offset - 1 if found is None else found.queue_offset
+        links = [("Nearest message", page(near))] if queue.min_offset <= near != offset else []
+        links.append((topic, address(TOPIC, topic=topic)))
+        # At the end of its queue, the page waits for the message.
+        facts = {"endpoints": (), "links": links, "follows": offset >= queue.max_offset}
+        told = _without(offset, queue.min_offset, queue.max_offset)
+        return Shown("error.html", title, {"sentence": told, **facts})
     seen = visit.seeing.see(found)
     unique_key = found.properties.get("UNIQ_KEY", "")
     states = await visit.client.admin.track(topic, queue_id, offset, group=group)
@@ -83,20 +104,24 @@ async def message(visit: Visit) -> Shown:
         "properties": sorted(seen.properties.items()),
         "body": seen.body,
         "states": [(name, STATES[state]) for name, state in sorted(states.items())],
-        "before": _page(MESSAGE, found, -1) if offset else "",
-        "after": _page(MESSAGE, found, 1),
-        "again": _page(MESSAGE_AGAIN, found) if is_users(topic) else "",
+        "before": page(offset - 1) if offset > queue.min_offset else "",
+        "after": page(offset + 1),
+        "is_newest": offset + 1 >= queue.max_offset,
+        "again": page(offset, MESSAGE_AGAIN) if is_users(topic) else "",
         "steps": await _way(visit, topic, unique_key),
     }
     flags = ["--unique-key", unique_key]
     track = command("msg", "track", names=[topic], flags=flags) if unique_key else ""
-    return Shown("message.html", way.place_text(topic, queue_id, offset), facts, track)
+    return Shown("message.html", title, facts, track, over=True)
 
 
-def _page(pattern: str, message: Message, step: int = 0) -> str:
-    """A page of a message, or of the one that is so many offsets away."""
-    names = {"queue": message.queue_id, "offset": message.queue_offset + step}
-    return address(pattern, {"group": message.group}, topic=message.stored_topic, **names)
+def _without(offset: int, begin: int, end: int) -> str:
+    """Why there is no message at a place of a queue [begin, end)."""
+    if offset >= end:
+        return f"The queue ends at offset {number(end)}: no message is stored here yet."
+    if offset < begin:
+        return f"Deleted by retention: the queue begins at offset {number(begin)} now."
+    return "The record at this place is damaged or gone."
 
 
 def _states(states: Mapping[str, TrackState]) -> str:

@@ -25,6 +25,7 @@ from duolog_server.ops.inspection.messages.sending import (
     send,
 )
 from duolog_server.ops.inspection.messages.trace import place_text
+from duolog_server.ops.inspection.topics import parts_of
 
 BODY_BYTES = 64 << 10  # that a form carries
 FORM_BYTES = 4 * BODY_BYTES  # each of them may be escaped
@@ -37,6 +38,7 @@ KEPT_CONTROLS = "\n\t"  # a form changes all other ones
 
 async def _ask_send(visit: Visit) -> Shown:
     topic = visit.path["topic"]
+    await parts_of(visit.client, topic)  # raises UnknownTopic
     return _question(Draft(topic, b""), f"Send a message to {topic}", _effect(topic)).shown()
 
 
@@ -92,7 +94,7 @@ async def _send(visit: Visit, form: Mapping[str, str]) -> Done:
     topic = visit.path["topic"]
     confirmed(form, topic)
     draft = _draft(topic, form)
-    return _done(draft, await send(visit.client, draft), _command(draft))
+    return await _done(visit, draft, await send(visit.client, draft), _command(draft))
 
 
 def _draft(topic: str, form: Mapping[str, str], group: str = "") -> Draft:
@@ -160,16 +162,17 @@ def _delay(form: Mapping[str, str]) -> float | None:
     return seconds
 
 
-def _done(draft: Draft, receipt: Receipt, equivalent: str = "") -> Done:
-    """The receipt, and the page of the stored message."""
+async def _done(visit: Visit, draft: Draft, receipt: Receipt, equivalent: str) -> Done:
+    """The receipt, and the page of the stored message, or of its topic for who may not read it."""
+    location = address(TOPIC, topic=draft.topic)
     if draft.delay_seconds:
         told = f"Stored; consumers get it in {duration(draft.delay_seconds * 1000)}."
-        location = address(TOPIC, topic=draft.topic)
     else:
         place = place_text(receipt.topic, receipt.queue_id, receipt.queue_offset)
         told = f"Stored as {place}."
         names = {"topic": receipt.topic, "queue": receipt.queue_id, "offset": receipt.queue_offset}
-        location = address(MESSAGE, {"group": receipt.group}, **names)
+        stored = address(MESSAGE, {"group": receipt.group}, **names)
+        location = stored if await visit.rights.may(stored) else location
     return Done(f"{told} Its unique key is {receipt.unique_key}.", location, command=equivalent)
 
 
@@ -233,7 +236,7 @@ async def _again(visit: Visit, form: Mapping[str, str]) -> Done:
     else:
         draft = _draft(topic, form, message.group)
         equivalent = _command(draft)
-    return _done(draft, await send(visit.client, draft), equivalent)
+    return await _done(visit, draft, await send(visit.client, draft), equivalent)
 
 
 SEND = Action(_ask_send, _send, FORM_BYTES)

@@ -71,7 +71,7 @@ async def _follow(
 ) -> None:
     """Read what arrived; of much, the newest."""
     ends = _ends(parts)
-    news = {queue: end - found.ends.get(queue, 0) for queue, end in ends.items()}
+    news = {queue: _arrived(found.ends.get(queue, 0), end) for queue, end in ends.items()}
     busy = sorted((queue for queue, count in news.items() if count > 0), key=lambda q: -news[q])
     found.ends.update(ends)  # a replica group that is away for a moment resumes where it was
     found.came += sum(news[queue] for queue in busy)
@@ -79,6 +79,11 @@ async def _follow(
     rows = await _read(visit, name, counts, ends, wanted)
     found.rows.extendleft(rows)
     found.shown += len(rows)
+
+
+def _arrived(before: int, end: int) -> int:
+    """Messages since the last read; all, of a topic that was deleted and created again."""
+    return end - before if end >= before else end
 
 
 async def _read(

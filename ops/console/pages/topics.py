@@ -7,13 +7,20 @@ from math import inf
 
 from duolog import BadRequest, DuologError, QueueStats, TopicDescription, Unauthenticated
 
-from duolog_server.ops.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, list_place, listing
+from duolog_server.ops.console.pages.lists import (
+    LIST_SECONDS,
+    LIVE_ROWS_MAX,
+    SYSTEM_END,
+    list_place,
+    listing,
+)
 from duolog_server.ops.console.pages.messages import STATES
 from duolog_server.ops.console.view.addresses import TOPIC, TOPICS, address
 from duolog_server.ops.console.view.formatting import command, counted, si
 from duolog_server.ops.console.view.questions import Field, Question, confirmed, whole_number
 from duolog_server.ops.console.view.rates import Flow
 from duolog_server.ops.console.view.visits import Action, Done, Shown, Visit
+from duolog_server.ops.inspection.messages.sending import is_users
 from duolog_server.ops.inspection.topics import (
     PERMISSIONS,
     log_bytes,
@@ -26,7 +33,6 @@ from duolog_server.store.metadata import is_nodes_topic
 TYPES = ("", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY")
 LITE = "LITE"
 QUEUES = 4
-SYSTEM_END = "%~"  # in the order of names, behind topics of retries and dead letters
 LINES = 4  # of a chart: replica groups
 
 
@@ -93,6 +99,7 @@ async def topic(visit: Visit) -> Shown:
     facts = {
         "sentence": _sentence(parts),
         "topic": name,
+        "is_users": is_users(name),
         "kept": messages_kept(parts),
         "may": permissions(parts[0].perm),
         "parts_shown": list(_shown(visit, parts)),

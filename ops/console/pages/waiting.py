@@ -235,7 +235,12 @@ def _half_sentence(page: HalvesPage, topic: str) -> str:
 
 def _half_row(message: HalfMessage) -> HalfRow:
     commit, rollback = (
-        address(HALF_DECIDE, {"decision": one}, group=message.group, half=message.half)
+        address(
+            HALF_DECIDE,
+            {"decision": one, "producers": message.producer_group},
+            group=message.group,
+            half=message.half,
+        )
         for one in ("commit", "rollback")
     )
     return HalfRow(message, way_of(message.topic, message.unique_key), commit, rollback)

@@ -12,6 +12,7 @@ which only the log has the details: they may hold what the viewer must not see.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -34,7 +35,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from duolog_server.ops.console.http.security import CROSS_SITE
 from duolog_server.ops.console.sessions.sessions import Session
 from duolog_server.ops.console.sessions.viewers import Viewers
-from duolog_server.ops.console.view.addresses import LOGIN
+from duolog_server.ops.console.view.addresses import CLUSTER, GROUPS, LOGIN, TOPICS
 from duolog_server.ops.console.view.formatting import sentence, spaced, told_apart
 from duolog_server.ops.console.view.render import whole
 from duolog_server.ops.console.view.visits import Shown, Undo
@@ -66,6 +67,14 @@ _STATUS: Mapping[type[DuologError], int] = {
 }
 
 
+# Where else to go from what is gone, also while somebody looked at it.
+_LISTS: Mapping[type[DuologError], tuple[str, str]] = {
+    NoPermission: ("Home", CLUSTER),
+    UnknownGroup: ("All groups", GROUPS),
+    UnknownTopic: ("All topics", TOPICS),
+}
+
+
 def status_of(error: DuologError) -> int:
     """The HTTP status of an error; what nothing else is known of comes from nodes out of reach."""
     found = (status for kind, status in _STATUS.items() if isinstance(error, kind))
@@ -77,18 +86,23 @@ def error_page(error: DuologError, endpoints: Sequence[str], again: str = "") ->
     to open again; empty: none.
     """
     unavailable = status_of(error) == UNAVAILABLE
+    lists = [link for kind, link in _LISTS.items() if isinstance(error, kind)]
     facts = {
         "sentence": sentence(told_apart(str(error))),
         "alarm": unavailable,
         "endpoints": endpoints if unavailable else (),
-        "again": again,
+        "links": [*_again(again), *lists],
     }
     return Shown(TEMPLATE, spaced(type(error).__name__), facts)
 
 
 def refusal(title: str, told: str, again: str = "") -> Shown:
-    """An error page. again: see `page_of`."""
-    return Shown(TEMPLATE, title, {"sentence": told, "endpoints": (), "again": again})
+    """An error page. again: see `error_page`."""
+    return Shown(TEMPLATE, title, {"sentence": told, "endpoints": (), "links": _again(again)})
+
+
+def _again(page: str) -> list[tuple[str, str]]:
+    return [("Open the page again", page)] if page else []
 
 
 async def guarded(
@@ -118,7 +132,9 @@ def raw_path(request: Request) -> str:
     return path.decode("ascii", "replace")
 
 
-def html(shown: Shown, request: Request, session: Session | None, status: int = 200) -> Response:
+async def html(
+    shown: Shown, request: Request, session: Session | None, status: int = 200
+) -> Response:
     """A page. session: None for somebody who is not logged in."""
     told = session.told if session is not None and status == 200 else None
     undo: Undo | None = None
@@ -133,17 +149,23 @@ def html(shown: Shown, request: Request, session: Session | None, status: int = 
         "form": session.form if session is not None else "",
         "once": session.forms.show if session is not None else None,
         "session": session,
+        "rights": session.rights if session is not None else None,
     }
-    return HTMLResponse(whole(shown, around), status, {"Cache-Control": "no-store"})
+    draw = partial(whole, shown, around)
+    if session is None:
+        text = draw()
+    else:  # nodes that do not answer are not asked for links
+        text = await session.rights.drawn(draw, asks=status != UNAVAILABLE)
+    return HTMLResponse(text, status, {"Cache-Control": "no-store"})
 
 
-def to_login(request: Request) -> Response:
+async def to_login(request: Request) -> Response:
     """Redirect to the login, and from there back to the requested page."""
     login = f"{LOGIN}?next={quote(location_of(request), safe='')}"
     if request.headers.get("sec-fetch-site") != CROSS_SITE:
         return RedirectResponse(login, 303)
     told = "This link is on another site. The console opens it in a moment."
-    answer = html(refusal("Opening", told, again=login), request, None)
+    answer = await html(refusal("Opening", told, again=login), request, None)
     answer.headers["Refresh"] = f"0; url={login}"
     return answer
 

@@ -24,7 +24,7 @@ from duolog_server.ops.console.requests.answers import (
 from duolog_server.ops.console.sessions.forms import FormIsOver, Told
 from duolog_server.ops.console.sessions.sessions import Session
 from duolog_server.ops.console.sessions.viewers import Viewers
-from duolog_server.ops.console.view.addresses import LOGIN, UNDO, own_path
+from duolog_server.ops.console.view.addresses import CLUSTER, LOGIN, UNDO, Address, own_path
 from duolog_server.ops.console.view.visits import FORM_BYTES, Action, Done
 
 Do = Callable[[Session, Mapping[str, str]], Awaitable[Told]]
@@ -86,9 +86,18 @@ class Changes:
         except DuologError as error:
             again = _page_with(form, request) if isinstance(error, FormIsOver) else ""
             shown = error_page(error, (), again)  # one that follows would show the form again
-            return html(shown, request, session, status_of(error))
+            return await html(shown, request, session, status_of(error))
         session.told = told
-        return RedirectResponse(told.done.location, 303)
+        return RedirectResponse(await self._shown_after(session, told.done.location), 303)
+
+    async def _shown_after(self, session: Session, location: str) -> str:
+        """The page to show after a change: the first one, where its own one is denied."""
+        if isinstance(location, Address):
+            try:
+                return location if await session.rights.may(location) else CLUSTER
+            except DuologError:
+                pass  # that page says why
+        return location
 
     async def _guarded(
         self, work: Callable[[], Awaitable[Told]], session: Session, request: Request

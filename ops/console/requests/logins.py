@@ -42,7 +42,7 @@ class Logins:
         wanted = own_path(request.query_params.get("next", ""))
         if "next" in request.query_params and self._viewers.logged_in(request) is not None:
             return RedirectResponse(wanted, 303)
-        return self._form(request, "", wanted)
+        return await self._form(request, "", wanted)
 
     async def log_in(self, request: Request) -> Response:
         """Begin a session, and redirect to the page that was asked for."""
@@ -54,19 +54,19 @@ class Logins:
         wait = self._lockout.left_ms(login)
         if wait:
             told = f"Too many logins failed. Try again in {duration(wait)}."
-            return self._form(request, told, wanted, 429)
+            return await self._form(request, told, wanted, 429)
         user, password = fields.get("user", ""), fields.get("password", "")
         if not user or not password:
-            return self._form(request, "Enter a user and a password.", wanted, 400)
+            return await self._form(request, "Enter a user and a password.", wanted, 400)
         self._lockout.begins(login)
         try:
             cookie = await self._begin(user, password)
         except Unauthenticated:
             self._lockout.ended(login, is_right=False)
-            return self._form(request, "User or password is wrong.", wanted, 401)
+            return await self._form(request, "User or password is wrong.", wanted, 401)
         except DuologError as error:
             self._lockout.ended(login, is_right=True)
-            return self._form(request, sentence(str(error)), wanted, status_of(error))
+            return await self._form(request, sentence(str(error)), wanted, status_of(error))
         self._lockout.ended(login, is_right=True)
         await self._viewers.end(request)
         response = RedirectResponse(wanted, 303)
@@ -79,13 +79,13 @@ class Logins:
         fields = await fields_of(request, FORM_BYTES)
         if session is not None and not session.proves(fields.get("form", "")):
             shown = refusal("Not logged out", "This form is of another session.")
-            return html(shown, request, session, 403)
+            return await html(shown, request, session, 403)
         await self._viewers.end(request)
         response = RedirectResponse(LOGIN, 303)
         self._viewers.take(response)
         return response
 
-    def _form(self, request: Request, wrong: str, wanted: str, status: int = 200) -> Response:
+    async def _form(self, request: Request, wrong: str, wanted: str, status: int = 200) -> Response:
         settings = self._viewers.settings
         facts = {
             "sentence": wrong or "Log in as a user of the nodes.",
@@ -93,7 +93,7 @@ class Logins:
             "next": wanted,
             "plain": not (settings.secured or settings.loopback),
         }
-        return html(Shown("login.html", "Log in", facts), request, None, status)
+        return await html(Shown("login.html", "Log in", facts), request, None, status)
 
     async def _begin(self, user: str, password: str) -> str:
         """A new session's cookie. Raises Unauthenticated where the password is wrong."""

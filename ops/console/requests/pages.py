@@ -13,9 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from duolog import Busy, DuologError, NoPermission, Unauthenticated
+from duolog import Busy, DuologError, Unauthenticated
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from duolog_server.ops.console.http.serving import EVENTS, Streamed
 from duolog_server.ops.console.requests.answers import (
@@ -30,7 +30,6 @@ from duolog_server.ops.console.requests.answers import (
 from duolog_server.ops.console.sessions import viewers
 from duolog_server.ops.console.sessions.sessions import Session
 from duolog_server.ops.console.sessions.viewers import Viewers
-from duolog_server.ops.console.view.addresses import CLUSTER, TOPICS
 from duolog_server.ops.console.view.render import OVER, live
 from duolog_server.ops.console.view.visits import Download, Exported, Page, Shown
 
@@ -52,7 +51,7 @@ class Looks:
         follows = followed and EVENTS in request.headers.get("accept", "")
         session = self._viewers.session_of(request, used=not follows)
         if session is None:
-            return Response(OVER, media_type=EVENTS) if follows else to_login(request)
+            return Response(OVER, media_type=EVENTS) if follows else await to_login(request)
         memory: dict[str, Any] = {}
 
         async def show() -> Shown:
@@ -64,28 +63,21 @@ class Looks:
     async def nowhere(self, request: Request, error: Exception) -> Response:
         """The page of an address that has none."""
         shown = refusal("Not found", "This page does not exist.")
-        return html(shown, request, self._viewers.session_of(request), 404)
+        return await html(shown, request, self._viewers.session_of(request), 404)
 
     async def _once(
         self, session: Session, look: Callable[[], Awaitable[Shown]], request: Request
     ) -> Response:
         try:
             with session.looking():
-                shown, status = await look(), 200
-            if request.url.path == CLUSTER:
-                session.sees_cluster = True
+                shown = await look()
+                status = shown.status
         except Unauthenticated:
-            return to_login(request)
-        except NoPermission as error:
-            if request.url.path == CLUSTER:  # the first page of all who log in
-                session.sees_cluster = False
-                return RedirectResponse(TOPICS, 303)
-            shown, status = self._error(error), status_of(error)
+            return await to_login(request)
         except DuologError as error:
             shown, status = self._error(error), status_of(error)
-        if not self._viewers.lasts(session):
-            return to_login(request)
-        return html(shown, request, session, status)
+        answer = await html(shown, request, session, status)
+        return answer if self._viewers.lasts(session) else await to_login(request)
 
     def _stream(self, session: Session, look: Callable[[], Awaitable[Shown]]) -> Response:
         held = ExitStack()
@@ -98,7 +90,8 @@ class Looks:
             return Response(f"{error}\n", UNAVAILABLE, media_type="text/plain")
         self.streams += 1
         held.callback(self._stream_ended)
-        return Streamed(live(look, self._error, partial(self._viewers.lasts, session)), held)
+        lasts = partial(self._viewers.lasts, session)
+        return Streamed(live(look, self._error, lasts, session.rights), held)
 
     def _stream_ended(self) -> None:
         self.streams -= 1
@@ -118,7 +111,7 @@ class Downloads:
         """A file, or the page that says why there is none."""
         session = self._viewers.session_of(request)
         if session is None:
-            return to_login(request)
+            return await to_login(request)
         held = ExitStack()
         try:
             self._begin(held, session)
@@ -127,11 +120,11 @@ class Downloads:
         except BaseException as error:
             held.close()
             if isinstance(error, Unauthenticated):
-                return to_login(request)
+                return await to_login(request)
             if not isinstance(error, DuologError):
                 raise
             shown = error_page(error, self._viewers.settings.endpoints)
-            return html(shown, request, session, status_of(error))
+            return await html(shown, request, session, status_of(error))
         text = self._text(session, first, exported)
         named = f'attachment; filename="{file_name(exported.name)}"'
         return Streamed(text, held, JSON_LINES, {"Content-Disposition": named})

@@ -18,6 +18,7 @@ from duolog import Busy, Client, Unauthenticated
 
 from duolog_server.ops.console.searches import Room, Searches
 from duolog_server.ops.console.sessions.forms import Forms, Told
+from duolog_server.ops.console.view.links import Rights
 from duolog_server.ops.console.view.rates import Rates
 from duolog_server.ops.console.view.visits import Undo
 
@@ -58,8 +59,10 @@ class Session:
     looks_max: int = LOOKS_MAX
     looks: int = 0
     ended: bool = False
-    is_super: bool = True  # as far as it is known: links to pages that are refused are not shown
-    sees_cluster: bool = True  # the same of the cluster's page
+    rights: Rights = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rights = Rights(self.user, self.client)
 
     async def check_current(self) -> None:
         """Raise Unauthenticated if its user has another password than at the login, or one that it
@@ -67,8 +70,7 @@ class Session:
         """
         if not self.generation:
             return
-        me = await self.client.access.who_am_i()
-        self.is_super, now = me.is_super, me.generation
+        now = (await self.client.access.who_am_i()).generation
         if now and now != self.generation:
             raise Unauthenticated(f"user {self.user} has got another password since the login")
 

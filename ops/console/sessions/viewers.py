@@ -86,6 +86,7 @@ class Viewers:
             searches=session.searches,
             form=session.form,
             seeing=self.settings.seeing,
+            rights=session.rights,
         )
 
     def give(self, response: Response, value: str) -> None:

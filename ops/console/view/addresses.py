@@ -47,11 +47,20 @@ LOGOUT = "/logout"
 STATIC = "/static"
 
 
-def address(pattern: str, /, query: dict[str, object] | None = None, **names: object) -> str:
+class Address(str):
+    """An address that remembers its pattern, and all names in it, which tell what it calls."""
+
+    pattern: str
+    names: Mapping[str, object]
+
+
+def address(pattern: str, /, query: dict[str, object] | None = None, **names: object) -> Address:
     """The address of a page. names: those in its pattern. query: empty values are left out."""
     path = pattern.format(**{name: quote(str(value), safe="") for name, value in names.items()})
     asked = {name: value for name, value in (query or {}).items() if value != ""}
-    return f"{path}?{urlencode(asked)}" if asked else path
+    made = Address(f"{path}?{urlencode(asked)}" if asked else path)
+    made.pattern, made.names = pattern, {**asked, **names}
+    return made
 
 
 def search_of(query: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from duolog import DuologError, Unauthenticated
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from duolog_server.ops.console.view import addresses
+from duolog_server.ops.console.view import addresses, links
 from duolog_server.ops.console.view import formatting as words
 from duolog_server.ops.console.view.visits import Shown
 
@@ -31,6 +31,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals.update(address=addresses.address, page=addresses)
+    made.globals.update(link=links.link, may=links.may, menu=links.menu, named=links.named)
     made.filters.update(
         counted=words.counted,
         duration=words.duration,
@@ -52,10 +53,10 @@ def whole(shown: Shown, around: dict[str, object]) -> str:
     return template.render(**around, **_facts(shown))
 
 
-def body(shown: Shown) -> str:
-    """The part of a page that changes."""
+def body(shown: Shown, rights: links.Rights | None = None) -> str:
+    """The part of a page that changes. rights: of its viewer; None: all links are shown."""
     template = environment().get_template(shown.template)
-    context = template.new_context(_facts(shown))
+    context = template.new_context({"rights": rights, **_facts(shown)})
     return "".join(template.blocks[BODY](context))
 
 
@@ -64,11 +65,15 @@ def _facts(shown: Shown) -> dict[str, object]:
 
 
 async def live(
-    look: Look, failed: Callable[[DuologError], Shown], lasts: Callable[[], bool] = lambda: True
+    look: Look,
+    failed: Callable[[DuologError], Shown],
+    lasts: Callable[[], bool] = lambda: True,
+    rights: links.Rights | None = None,
 ) -> AsyncGenerator[str, None]:
     """Server-sent events: the body of a page whenever it has changed. failed: shows an error.
 
-    lasts: whether the session of the page does; nothing is shown once it does not.
+    lasts: whether the session of the page does; nothing is shown once it does not. rights: of its
+    viewer; None: all links are shown.
     """
     loop = asyncio.get_running_loop()
     end, told, last = loop.time() + STREAM_SECONDS, loop.time(), ""
@@ -76,16 +81,18 @@ async def live(
         if not lasts():
             yield OVER
             return
+        asks = True
         try:
             shown = await look()
         except Unauthenticated:
             yield OVER
             return
         except DuologError as error:
-            shown = failed(error)
+            shown, asks = failed(error), False
+        draw = functools.partial(body, shown, rights)
+        html = draw() if rights is None else await rights.drawn(draw, asks=asks)
         if not lasts():
             continue
-        html = body(shown)
         if html != last:
             yield "".join(f"data: {line}\n" for line in html.splitlines()) + "\n"
             last, told = html, loop.time()

@@ -10,6 +10,7 @@ from duolog import Client
 from duolog_server.ops.console.masking.seen import Seeing
 from duolog_server.ops.console.searches import Searches
 from duolog_server.ops.console.view.charts import Axes
+from duolog_server.ops.console.view.links import Rights
 from duolog_server.ops.console.view.rates import Rates
 
 FORM_BYTES = 16 << 10
@@ -24,6 +25,7 @@ class Visit:
     does not go back. rates: of what this viewer has seen before. memory: what a page that follows
     something keeps from one look to the next. searches: of this viewer. form: proves that a
     form comes from a page of this session. seeing: how messages are shown; nothing else shows them.
+    rights: what the viewer may call.
     """
 
     client: Client
@@ -36,6 +38,7 @@ class Visit:
     searches: Searches = field(default_factory=Searches)
     form: str = ""
     seeing: Seeing = field(default_factory=Seeing)
+    rights: Rights = field(default_factory=Rights)
 
     @property
     def axes(self) -> Axes:
@@ -47,7 +50,7 @@ class Visit:
 class Shown:
     """A page: its template and what that shows. title: of the window. command: the same from the
     command line. pause_seconds: until the next look at it, where it is live; None: as usual. over:
-    what the page follows is over, it changes no more.
+    what the page follows is over, it changes no more. status: of HTTP.
     """
 
     template: str
@@ -56,6 +59,7 @@ class Shown:
     command: str = ""
     pause_seconds: float | None = None
     over: bool = False
+    status: int = 200
 
 
 Page = Callable[[Visit], Awaitable[Shown]]  # raises duolog's errors

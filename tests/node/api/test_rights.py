@@ -13,12 +13,14 @@ import duolog
 import grpc
 import grpc.aio
 import pytest
+from duolog._access import denials_of
 from duolog._columns import crc32
 from duolog._frameschannel import FramesChannel, connect
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 from google.protobuf.message import Message
 
+from duolog_server.node.api.access import PLANNED_MAX
 from duolog_server.node.api.rules import RULES
 from duolog_server.node.identity.access.rules import reads
 from duolog_server.node.identity.access.secrets import hash_password
@@ -288,6 +290,64 @@ def test_every_method_has_a_rule_and_a_row() -> None:
 async def test_who_is_no_user_gets_nothing(channel: grpc.aio.Channel, who: Any) -> None:
     found = {name: await outcome(channel, name, who) for name in TABLE}
     assert found == dict.fromkeys(TABLE, "UNAUTHENTICATED")
+
+
+# Of whom these two are asked about, they decide by themselves.
+BY_THEMSELVES = {"Access/TestAccess", "Access/IssueToken"}
+
+
+async def test_what_would_be_denied_is_said_before_it_is_called(node: Node) -> None:
+    calls = [
+        wire.PlannedCall(method=name, request=row.ask("T", "G").SerializeToString())
+        for name, row in TABLE.items()
+    ]
+    denied = {}
+    for user in ("nothing", "normal", "root"):
+        async with client_of(node, user) as client:
+            found = zip(TABLE, await denials_of(client.access, calls), strict=True)
+            denied[user] = {name for name, why in found if why}
+    assert denied["nothing"] == {name for name, row in TABLE.items() if not row.shows}.difference(
+        BY_THEMSELVES
+    )
+    assert denied["normal"] == {
+        name for name, row in TABLE.items() if not row.entries and not row.shows
+    }.difference(BY_THEMSELVES)
+    assert denied["root"] == set()
+
+
+async def test_an_empty_name_stands_for_any(node: Node) -> None:
+    topic = wire.TopicRequest().SerializeToString()
+    group = wire.DescribeGroupRequest().SerializeToString()
+    calls = [
+        wire.PlannedCall(method="Admin/CreateTopic", request=topic),
+        wire.PlannedCall(method="Admin/DescribeGroup", request=group),
+    ]
+    for entries, create, describe in (
+        ([], False, False),
+        (["Topic:or* Create"], True, False),
+        (["Topic:or* Pub", "Group:* Get"], False, True),
+        (["* All"], True, True),
+        (["Namespace:eu All"], True, True),
+        (["Cluster:* All"], False, False),
+    ):
+        async with client_of(node, "root") as root, client_of(node, "nothing") as client:
+            await root.access.set_rights("nothing", rights_of(entries) if entries else "")
+            found = await denials_of(client.access, calls)
+        assert [not why for why in found] == [create, describe], entries
+    assert "no entry allows Create on any Topic" in found[0]
+
+
+async def test_calls_that_are_asked_about_are_few_and_known(node: Node) -> None:
+    one = wire.PlannedCall(method="Admin/Route")
+    async with client_of(node, "nothing") as client:
+        for calls in (
+            [one] * (PLANNED_MAX + 1),
+            [wire.PlannedCall(method="Admin/Nothing")],
+            [wire.PlannedCall(method="Admin/AlterTopic", request=b"\xff")],
+        ):
+            with pytest.raises(duolog.BadRequest):
+                await denials_of(client.access, calls)
+        assert await denials_of(client.access, [one] * PLANNED_MAX) == [""] * PLANNED_MAX
 
 
 @pytest.mark.parametrize("over", ["gRPC", "frames"])

@@ -163,12 +163,13 @@ async def test_a_user_changes_only_what_it_may(guarded: str) -> None:
         await client.admin.create_topic("T", 1)
         alice = {"user": "alice", "password": "secret-of-alice"}
         await at.post("/login", data=alice, headers=ORIGIN)
-        form = await form_of(at, "/create/topic")
+        form = await form_of(at, "/messages/stop")
         for path, fields in (
             ("/create/topic", {"topic": "mine", "queues": "1", "type": ""}),
             ("/topics/T/alter", {"queues": "9", "perm": "6"}),
             ("/topics/T/delete", {"confirm": "T"}),
         ):
+            await read(at, path, 403)
             answer = await at.post(path, data={**form, **fields}, headers=ORIGIN)
             assert answer.status_code == 403, path
         (topic,) = await client.admin.topics()

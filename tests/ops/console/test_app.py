@@ -6,22 +6,26 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import cast
 from urllib.parse import quote
 
 import duolog
 import httpx
 import pytest
+from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.node.identity.access.lockout import FREE as ATTEMPTS
 from duolog_server.node.runtime.consoleprocess import ConsoleOptions
 from duolog_server.ops.console.app import Console
 from duolog_server.ops.console.masking.seen import Seeing
+from duolog_server.ops.console.pages.messages import message
 from duolog_server.ops.console.pages.topics import topic
 from duolog_server.ops.console.program import client_of, settings_of
 from duolog_server.ops.console.sessions.viewers import Settings, cookie_of
 from duolog_server.ops.console.view import render
 from duolog_server.ops.console.view.formatting import THIN
 from duolog_server.ops.console.view.rates import Rates
+from duolog_server.ops.console.view.render import LAST
 from duolog_server.ops.console.view.visits import FORM_BYTES, Shown, Visit
 from duolog_server.serve.server import Node
 from tests.keyfiles import access_files
@@ -126,15 +130,15 @@ async def test_a_node_without_users_on_loopback(
 MISSING: list[tuple[str, int, str]] = [
     ("/topics/none", 404, "Unknown topic"),
     ("/groups/none", 404, "Unknown group"),
-    ("/topics/orders/0/7", 404, "No such message"),
     ("/topics/orders/x/7", 400, "Bad request"),
     (f"/topics/orders/{1 << 31}/7", 400, "Bad request"),
     (f"/topics/orders/0/{1 << 63}", 400, "Bad request"),
     ("/messages?topic=orders&by=nothing", 400, "Bad request"),
-    ("/messages?by=key&value=k", 400, "Bad request"),
-    ("/messages?topic=orders&by=time&value=yesterday", 400, "Bad request"),
-    ("/messages?topic=orders&by=offset&value=1", 400, "Bad request"),
-    ("/messages?by=id&value=zz", 400, "Bad request"),
+    ("/messages?by=key&value=k", 400, "Messages"),
+    ("/messages?topic=orders&by=time&value=yesterday", 400, "Messages"),
+    ("/messages?topic=orders&by=offset&value=1", 400, "Messages"),
+    ("/messages?topic=none&by=text&value=x", 404, "Messages"),
+    ("/messages?by=id&value=zz", 400, "Messages"),
     ("/nowhere", 404, "Not found"),
 ]
 
@@ -146,6 +150,74 @@ async def test_what_does_not_exist_is_said(node: Node) -> None:
     async with browser(endpoint) as at:
         for path, status, title in MISSING:
             assert f"<h1>{title}</h1>" in await read(at, path, status)
+
+
+async def test_the_end_of_a_queue_waits_for_its_next_message(
+    single: duolog.Client, producer: duolog.Producer, at: httpx.AsyncClient
+) -> None:
+    await producer.send("T", b"first")
+    page = await read(at, "/topics/T/0/0")
+    assert ">Previous</a>" not in page
+    following = re.search(r'<a href="([^"]+)" rel="next">Wait for the next</a>', page)
+    assert following is not None
+    end = await read(at, following[1])
+    assert sentence(end) == "The queue ends at offset 1: no message is stored here yet."
+    assert "data-live" in end
+    assert ">Nearest message</a>" in end
+    await producer.send("T", b"second")
+    stream = await at.get(following[1], headers={"accept": "text/event-stream"})
+    assert "second" in stream.text, "it is shown"
+    assert stream.text.endswith(LAST), "and waits no more"
+    assert ">Next</a>" in await read(at, "/topics/T/0/0")
+    assert 'rel="prev"' in await read(at, "/topics/T/0/1")
+    beyond = await read(at, "/topics/T/0/99")
+    assert "The queue ends at offset 2" in sentence(beyond)
+
+
+@pytest.mark.parametrize(
+    ("offset", "told", "nearest"),
+    [
+        (2, "Deleted by retention: the queue begins at offset 5 now.", True),
+        (6, "The record at this place is damaged or gone.", True),
+        (9, "The queue ends at offset 9: no message is stored here yet.", True),
+    ],
+)
+async def test_a_place_without_a_message_says_why(offset: int, told: str, nearest: bool) -> None:
+    class Empty:
+        async def pull(self, *where: object, **how: object) -> duolog.Batch:
+            return duolog.Batch(wire.MessageBatch(topic="T", min_offset=5, max_offset=9), "a")
+
+    path = {"topic": "T", "queue": "0", "offset": str(offset)}
+    shown = await message(Visit(cast(duolog.Client, Empty()), (), path, {}, 0.0, Rates()))
+    assert shown.facts["sentence"] == told
+    links = dict(cast(list[tuple[str, str]], shown.facts["links"]))
+    assert (links.get("Nearest message") == "/topics/T/0/8?group=a") is nearest
+
+
+async def test_what_was_deleted_while_it_was_looked_at_leads_to_its_list(
+    single: duolog.Client, producer: duolog.Producer, at: httpx.AsyncClient
+) -> None:
+    await producer.send("T", b"x")
+    await single.admin.commit("g", {("T", "broker-a", 0): 0})
+    assert "No dead letter is kept." in await read(at, "/groups/g/dead")
+    assert sentence(await read(at, "/groups/g/redeliver")) == "No dead letter is kept."
+    await single.admin.delete_topic("T")
+    await single.admin.delete_group("g")
+    for path, text in (
+        *((f"/topics/T{part}", "All topics") for part in ("", "/tail", "/send", "/alter", "/0/0")),
+        *((f"/groups/g{part}", "All groups") for part in ("", "/dead", "/reset", "/redeliver")),
+    ):
+        assert f">{text}</a>" in await read(at, path, 404), path
+
+
+async def test_a_group_without_offsets_has_nothing_to_reset(
+    single: duolog.Client, at: httpx.AsyncClient
+) -> None:
+    await single.admin.put_group("g")
+    assert "/groups/g/reset" not in await read(at, "/groups/g")
+    page = await read(at, "/groups/g/reset")
+    assert sentence(page) == "It has no offsets yet: nothing to reset."
+    assert 'class="action"' not in page
 
 
 async def test_hostile_messages_are_text(node: Node) -> None:
@@ -234,19 +306,25 @@ async def test_users_log_in_and_see_what_they_may(guarded: str) -> None:
         await read(at, "/topics/orders", 403)
 
 
-async def test_a_user_without_rights_on_the_cluster_begins_with_topics(guarded: str) -> None:
+async def test_a_user_without_rights_on_the_cluster_begins_with_what_it_may_see(
+    guarded: str,
+) -> None:
     seen = {}
-    async with browser(guarded) as at:
+    async with as_boss(guarded) as client, browser(guarded) as at:
+        await client.admin.create_topic("orders", 1)
         for user in ("alice", "boss"):
             login = {"user": user, "password": f"secret-of-{user}"}
             assert (await at.post("/login", data=login, headers=ORIGIN)).status_code == 303
-            first = await at.get("/", follow_redirects=True)
-            links = re.findall(r'<a href="([^"]+)" data-key', first.text)
-            seen[user] = first.url.path, [link for link in links if link != "/topics"]
-            assert ("You have no rights on the cluster" in first.text) is (user == "alice")
-    both = ["/groups", "/messages", "/waiting", "/waiting/half"]
-    assert seen["alice"] == ("/topics", both)
-    assert seen["boss"] == ("/", ["/", *both, "/doctor", "/rights", "/audit"])
+            first = await read(at, "/")
+            seen[user] = re.findall(r'<a href="([^"]+)" data-key="."[^>]*>(\w+)<', first)
+            assert ("You have no rights yet." in first) is (user == "alice")
+            assert ("duolog acl grant alice Topic:NAME Sub" in first) is (user == "alice")
+    own = [("/", "Home"), ("/topics", "Topics"), ("/groups", "Groups")]
+    waiting = [("/waiting", "Delayed"), ("/waiting/half", "Transactions")]
+    assert seen["alice"] == [*own, *waiting]
+    admin = [("/doctor", "Doctor"), ("/rights", "Rights"), ("/audit", "Audit")]
+    messages = ("/messages", "Messages")
+    assert seen["boss"] == [("/", "Cluster"), *own[1:], messages, *waiting, *admin]
 
 
 async def test_a_session_ends_with_its_user(guarded: str) -> None:

@@ -219,7 +219,8 @@ async def test_a_user_sends_where_it_may(guarded: str) -> None:
         await client.admin.create_topic("T", 1)
         alice = {"user": "alice", "password": "secret-of-alice"}
         await at.post("/login", data=alice, headers=ORIGIN)
-        form = {**await form_of(at, SEND), "body": "x", "confirm": "T"}
+        await read(at, SEND, 403)
+        form = {**await form_of(at, "/messages/stop"), "body": "x", "confirm": "T"}
         answer = await at.post(SEND, data=form, headers=ORIGIN)
         assert answer.status_code == 403
         assert len(await client.pull("T", 0, 0)) == 0

@@ -62,7 +62,7 @@ def pages(name: str) -> list[str]:
         "half": "0",
         "node": "test",
     }
-    found = [at.address(pattern, **names) for pattern in (*PAGES, *DOWNLOADS, *ACTIONS)]
+    found = [str(at.address(pattern, **names)) for pattern in (*PAGES, *DOWNLOADS, *ACTIONS)]
     found += [f"{path}?topic={name}" for path in (at.DELAYED, at.HALVES)]
     found += [f"{path}?q={name[:3]}" for path in (at.TOPICS, at.GROUPS, at.RIGHTS)]
     ways = ("key=same-key", "time=1h", "offset=0/0", "text=secret", "sql=TAGS IS NULL")

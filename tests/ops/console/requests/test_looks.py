@@ -11,6 +11,7 @@ import duolog
 import httpx
 import pytest
 import structlog
+from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.ops.console import app as module
 from duolog_server.ops.console.app import Console
@@ -57,6 +58,9 @@ class Client:
 
     async def who_am_i(self) -> duolog.User:
         return duolog.User("alice", generation=self.generation)
+
+    async def _ask(self, make: object) -> wire.UserReply:
+        return wire.UserReply(user="alice")
 
     async def route(self) -> None:
         self.calls += 1

@@ -83,7 +83,7 @@ async def test_pages_lead_through_all_dead_letters_and_back(
         await make_letters(client, [b"%d" % number for number in range(8)])
         page = await read(at, "/groups/g/dead")
         assert sentence(page) == "8 dead letters; 1 to 3 are shown."
-        assert "prev" not in page.partition("<main")[2]
+        assert 'rel="prev"' not in page
         boxes = [names(page)]
         while 'rel="next"' in page:
             page = await read(at, linked(page, "next"))
@@ -250,7 +250,7 @@ async def test_a_user_exports_only_what_it_may_read(guarded: str) -> None:
             answer = await at.get(path)
             assert answer.status_code in (403, 404), path
             assert "secret" not in answer.text.partition("<main")[2]
-        form = await form_of(at, "/create/topic")
+        form = await form_of(at, "/messages/stop")
         for fields in ({"count": "10"}, {"letters": "broker-a/0/0"}):
             answer = await at.post(
                 "/groups/g/redeliver", data={**form, **fields, "confirm": "g"}, headers=ORIGIN

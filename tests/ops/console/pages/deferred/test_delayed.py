@@ -112,7 +112,7 @@ async def test_a_user_sees_and_recalls_what_it_may(guarded: str) -> None:
             "None that you may see is on this page."
         )
         await read(at, "/waiting?topic=secret", 403)
-        form = await form_of(at, "/create/topic")
+        form = await form_of(at, "/messages/stop")
         fields = {"due": str(row.due_ms), "place": "broker-a/0/0", "key": row.unique_key}
         answer = await at.post(
             "/topics/secret/recall", data={**form, **fields, "confirm": "secret"}, headers=ORIGIN

@@ -89,7 +89,7 @@ async def test_a_user_decides_only_on_what_it_may(start_node: StartNode, tmp_pat
         assert row.unique_key not in page
         assert "secret" not in page.replace("secret-of-alice", "").partition("<main")[2]
         await read(at, "/waiting/half?topic=secret", 403)
-        form = await form_of(at, "/create/topic")
+        form = await form_of(at, "/messages/stop")
         fields = {**form, "decision": "commit", "confirm": "secret"}
         answer = await at.post(f"{BASE}/0", data=fields, headers=ORIGIN)
         assert answer.status_code in (403, 404)
