@@ -65,8 +65,25 @@ def test_the_keys_are_all_listed(site: Cluster, open_window: Open) -> None:
     listed = window.page.locator("#keys dt").all_inner_texts()
     links = window.page.locator("nav a").all()
     letters = [f"g {link.get_attribute('data-key')}" for link in links]
-    assert listed == ["/", *letters, "?", "Esc"]
+    assert listed == ["/", *letters, "j k", "Enter", "?", "Esc"]
     assert len(set(letters)) == len(letters)
+
+
+def test_j_and_k_go_through_the_rows_and_enter_opens(site: Cluster, window: Window) -> None:
+    window.open("/topics?q=sensor-00")
+    focused = "document.activeElement.textContent"
+    for keys, name in (("j", "sensor-000"), ("jj", "sensor-002"), ("k", "sensor-001")):
+        window.page.keyboard.type(keys)
+        assert window.ask(focused) == name
+    window.page.keyboard.type("kk")
+    assert window.ask(focused) == "sensor-000", "there is none before it"
+    window.page.keyboard.press("j")
+    window.page.keyboard.press("Enter")
+    window.page.wait_for_url(f"{site.url}/topics/sensor-001")
+    window.open("/topics?q=sensor-00")
+    window.page.keyboard.press("/")
+    window.page.keyboard.type("jk")
+    assert window.page.locator("#q").input_value() == "jk", "in a text, keys are letters"
 
 
 def test_the_first_key_skips_to_the_content(site: Cluster, open_window: Open) -> None:

@@ -151,6 +151,16 @@ document.addEventListener("input", (event) => {
 
 // -- keys and copies ------------------------------------------------------------------------------
 
+// To the link of the next row, or of the one before: Enter opens it.
+function step(by) {
+  const links = [...main.querySelectorAll("tbody tr, .findings li")]
+    .map((row) => row.querySelector("a, summary")).filter((link) => link && link.offsetParent);
+  const row = document.activeElement.closest("tr, .findings li");
+  const at = links.findIndex((link) => link.closest("tr, .findings li") === row);
+  const next = links[at < 0 ? 0 : at + by];
+  if (next) next.focus();
+}
+
 const keys = document.getElementById("keys");
 let going = 0;
 document.addEventListener("keydown", (event) => {
@@ -166,6 +176,8 @@ document.addEventListener("keydown", (event) => {
     if (link) link.click();
   } else if (event.key === "g") {
     going = event.timeStamp;
+  } else if (event.key === "j" || event.key === "k") {
+    step(event.key === "j" ? 1 : -1);
   }
 });
 
