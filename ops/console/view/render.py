@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from duolog_server.ops.console.view import addresses, links
 from duolog_server.ops.console.view import formatting as words
 from duolog_server.ops.console.view.visits import Shown
+from duolog_server.ops.inspection.doctor.findings import by_cause
 
 LIVE_SECONDS = 1.0  # between two looks
 STREAM_SECONDS = 600.0  # then the browser asks for the next stream
@@ -33,6 +34,7 @@ def environment() -> Environment:
     made.globals.update(address=addresses.address, page=addresses)
     made.globals.update(link=links.link, may=links.may, menu=links.menu, named=links.named)
     made.filters.update(
+        by_cause=by_cause,
         counted=words.counted,
         duration=words.duration,
         moment=words.moment,

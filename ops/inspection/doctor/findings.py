@@ -26,6 +26,14 @@ class Finding:
     runbook: str = ""
 
 
+def by_cause(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Findings of one severity and cause together, in the order of the first of each."""
+    kinds: dict[tuple[str, str], list[Finding]] = {}
+    for one in findings:
+        kinds.setdefault((one.severity, one.cause), []).append(one)
+    return list(kinds.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Clock:
     """How far a node's wall clock is ahead of ours, ms: between least and most."""
