@@ -17,6 +17,7 @@ from duolog._client import Client
 from duolog._consumer import Consumer
 from duolog._descriptions import (
     ClusterStatus,
+    Durations,
     FoundMessage,
     FreezeStatus,
     GroupDescription,
@@ -97,6 +98,7 @@ __all__ = [
     "DelayedMessage",
     "DelayedPage",
     "DuologError",
+    "Durations",
     "Fatal",
     "FoundMessage",
     "FreezeStatus",

@@ -446,6 +446,21 @@ class LocalStore:
 
 
 @dataclass(frozen=True, slots=True)
+class Durations:
+    """How often something took how long, since its node started.
+
+    Attributes:
+        name: append (a batch is stored), append_wait (it waits for disk and slaves), fsync.
+        bounds: inclusive upper ones, ascending, seconds.
+        counts: up to each of them, and one more above.
+    """
+
+    name: str
+    bounds: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class FreezeStatus:
     """How far the way back to RocketMQ is.
 
@@ -503,6 +518,7 @@ class NodeStatus:
         cluster: that it belongs to; empty: not known.
         settings: its own settings that all nodes of a group should have alike, by option; none: an
             older node does not say.
+        durations: of what takes time; none: an older node does not say.
     """
 
     name: str
@@ -541,6 +557,7 @@ class NodeStatus:
     certificate_until_ms: int = 0
     cluster: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
+    durations: tuple[Durations, ...] = ()
 
     @property
     def is_master(self) -> bool:

@@ -123,7 +123,11 @@ def node_of(reply: wire.NodeStatusReply) -> descriptions.NodeStatus:
     """A node's status."""
     store = described(descriptions.LocalStore, reply.store)
     return described(
-        descriptions.NodeStatus, reply, replication=_replication(reply.replication), store=store
+        descriptions.NodeStatus,
+        reply,
+        replication=_replication(reply.replication),
+        store=store,
+        durations=tuple(described(descriptions.Durations, row) for row in reply.durations),
     )
 
 

@@ -49,6 +49,7 @@ from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.quotas.quota import BURST_MS, BadQuota, Limit, Quota, Subject
 from duolog_server.node.pop.liteservice import bound_topic, is_exclusive
 from duolog_server.node.pop.retrytopics import RETRY_TIMES
+from duolog_server.node.runtime.histogram import Histogram
 from duolog_server.node.service.groups import GroupSettings, Reset
 from duolog_server.node.service.topics import Changes, TopicSettings
 from duolog_server.store.clocks import MonoMs
@@ -753,10 +754,19 @@ class AdminService(stubs.AdminServicer):
             certificate_until_ms=int(expiry.until.timestamp() * 1000) if expiry else 0,
             cluster=broker.node.cluster,
             settings=broker.settings,
+            durations=[
+                _durations("append", broker.log.append_seconds),
+                _durations("append_wait", broker.core.traffic.wait_seconds),
+                _durations("fsync", broker.log.group_commit.sync_seconds),
+            ],
             store=wire.LocalStore(
                 boot_id=place.boot_id, path=place.path, device=place.device, inode=place.inode
             ),
         )
+
+
+def _durations(name: str, found: Histogram) -> wire.Durations:
+    return wire.Durations(name=name, bounds=found.bounds, counts=found.counts)
 
 
 def _topic_settings(request: wire.TopicRequest) -> TopicSettings:

@@ -1159,13 +1159,6 @@ class NodeStatusReply(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-    class DurationsEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: Durations
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Durations, _Mapping]] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -1239,16 +1232,18 @@ class NodeStatusReply(_message.Message):
     cluster: str
     settings: _containers.ScalarMap[str, str]
     disk_directory: str
-    durations: _containers.MessageMap[str, Durations]
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., version: _Optional[str] = ..., listen: _Optional[str] = ..., data: _Optional[str] = ..., start_time: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatch_behind_bytes: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., flags: _Optional[_Iterable[str]] = ..., fence_reason: _Optional[str] = ..., recovered_abnormally: _Optional[bool] = ..., recovered_from: _Optional[int] = ..., recovered_end: _Optional[int] = ..., messages_in: _Optional[int] = ..., messages_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., flushed_messages: _Optional[int] = ..., corrupt_ranges: _Optional[int] = ..., refused_records: _Optional[int] = ..., dispatch_behind_ms_max: _Optional[int] = ..., replication: _Optional[_Union[ReplicationStatus, _Mapping]] = ..., store: _Optional[_Union[LocalStore, _Mapping]] = ..., stale: _Optional[bool] = ..., parts: _Optional[_Mapping[str, int]] = ..., wall_ms: _Optional[int] = ..., certificate: _Optional[str] = ..., certificate_until_ms: _Optional[int] = ..., cluster: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ..., disk_directory: _Optional[str] = ..., durations: _Optional[_Mapping[str, Durations]] = ...) -> None: ...
+    durations: _containers.RepeatedCompositeFieldContainer[Durations]
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., version: _Optional[str] = ..., listen: _Optional[str] = ..., data: _Optional[str] = ..., start_time: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatch_behind_bytes: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., flags: _Optional[_Iterable[str]] = ..., fence_reason: _Optional[str] = ..., recovered_abnormally: _Optional[bool] = ..., recovered_from: _Optional[int] = ..., recovered_end: _Optional[int] = ..., messages_in: _Optional[int] = ..., messages_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., flushed_messages: _Optional[int] = ..., corrupt_ranges: _Optional[int] = ..., refused_records: _Optional[int] = ..., dispatch_behind_ms_max: _Optional[int] = ..., replication: _Optional[_Union[ReplicationStatus, _Mapping]] = ..., store: _Optional[_Union[LocalStore, _Mapping]] = ..., stale: _Optional[bool] = ..., parts: _Optional[_Mapping[str, int]] = ..., wall_ms: _Optional[int] = ..., certificate: _Optional[str] = ..., certificate_until_ms: _Optional[int] = ..., cluster: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ..., disk_directory: _Optional[str] = ..., durations: _Optional[_Iterable[_Union[Durations, _Mapping]]] = ...) -> None: ...
 
 class Durations(_message.Message):
-    __slots__ = ("bounds", "counts")
+    __slots__ = ("name", "bounds", "counts")
+    NAME_FIELD_NUMBER: _ClassVar[int]
     BOUNDS_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
     bounds: _containers.RepeatedScalarFieldContainer[float]
     counts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, bounds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., bounds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LocalStore(_message.Message):
     __slots__ = ("boot_id", "path", "device", "inode")

@@ -12,7 +12,16 @@ from duolog._router import Router
 from duolog_server.ops.console.pages.home import home
 from duolog_server.ops.console.view.addresses import CLUSTER
 from duolog_server.ops.console.view.charts import Chart
-from duolog_server.ops.console.view.formatting import command, counted, duration, listed, si, size
+from duolog_server.ops.console.view.formatting import (
+    command,
+    counted,
+    duration,
+    latency,
+    listed,
+    percent,
+    si,
+    size,
+)
 from duolog_server.ops.console.view.questions import Field, Question, confirmed, whole_number
 from duolog_server.ops.console.view.rates import Flow
 from duolog_server.ops.console.view.timeline import TimeLine, time_line
@@ -31,7 +40,14 @@ from duolog_server.ops.inspection.survey import examine, look_at_nodes
 
 LOOK_SECONDS = 10.0
 EPOCHS = 8  # that are shown
-LINES = 4  # of a chart: slaves
+LINES = 4  # of a chart: slaves, nodes
+# Lines of latencies: of what, and which share of it took no longer.
+LATENCIES = {
+    "stored p50": ("append", 0.5),
+    "stored p99": ("append", 0.99),
+    "waited p99": ("append_wait", 0.99),
+    "fsync p99": ("fsync", 0.99),
+}
 ORDER_SECONDS = 10.0
 EPOCH_MAX = (1 << 63) - 1
 
@@ -170,7 +186,7 @@ def block_of(visit: Visit, seen: Seen, route: GroupRoute) -> GroupBlock:
         master,
         rows,
         flows,
-        list(_charts(visit, flows, rows, masterships)),
+        list(_charts(visit, flows, rows, masterships)) + list(_node_charts(visit, master, own)),
         masterships[::-1],
         time_line(masterships),
     )
@@ -240,6 +256,27 @@ def _charts(
         lags[row.node.name] = visit.rates.gauge(key, row.lag_ms, visit.now)
     if lags:
         yield axes.chart("Replication lag", lags, duration, 1000, bands)
+
+
+def _node_charts(
+    visit: Visit, master: NodeStatus | None, nodes: Sequence[NodeStatus]
+) -> Iterator[Chart]:
+    """How long the master's sends and syncs take, and how full the disks are."""
+    axes, now, rates = visit.axes, visit.now, visit.rates
+    if master is not None and master.durations:
+        process = f"{master.name}/{master.start_time_ms}"
+        spreads, lines = {one.name: one for one in master.durations}, {}
+        for line, (name, share) in LATENCIES.items():
+            key = f"{master.replication.group}/{line}"
+            lines[line] = rates.quantile(key, share, spreads[name], now, process)
+        yield axes.chart("Latency", lines, latency, 0.001)
+    told = sorted((node for node in nodes if node.disk_used_ratio), key=lambda node: node.name)
+    disks = {}
+    for node in told[:LINES]:
+        key = f"{node.replication.group}/{node.name}/disk"
+        disks[node.name] = rates.gauge(key, node.disk_used_ratio, now)
+    if disks:
+        yield axes.chart("Disk used", disks, percent, 1.0)
 
 
 async def _group_of(visit: Visit) -> GroupRoute:

@@ -67,6 +67,14 @@ def pause(ms: int) -> str:
     return f"{ms}{THIN}ms" if ms < _SECOND / 10 else duration(ms)
 
 
+def latency(seconds: float) -> str:
+    """0.31 ms, 3.1 ms, 31 ms, then as `duration`."""
+    ms = 1000 * seconds
+    if ms >= _SECOND:
+        return duration(ms)
+    return f"{ms:.{2 if 0 < ms < 0.995 else 1 if 0 < ms < 9.95 else 0}f}{THIN}ms"
+
+
 def percent(share: float) -> str:
     """41 %."""
     return f"{100 * share:.0f}{THIN}%"

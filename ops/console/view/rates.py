@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from math import inf, isnan, nan
 from typing import Generic, TypeVar
 
+from duolog import Durations
+
 POINTS = 60  # kept of each series
 SERIES_MAX = 2000
 LEAST_KNOWN = 3  # points, or there is no line
@@ -89,6 +91,16 @@ class _Counter:
 
 
 @dataclass(slots=True)
+class _Spread:
+    """counts: of the last look. begun: those from which the values of the slot are."""
+
+    slot: int
+    counts: Sequence[int] = ()
+    begun: Sequence[int] = ()
+    origin: str = ""
+
+
+@dataclass(slots=True)
 class _Still:
     since: float
     value: object
@@ -100,6 +112,7 @@ class Rates:
     def __init__(self) -> None:
         self._counters = _Kept(lambda now: _Counter(now, None, _Gauge(_slot(now))))
         self._gauges = _Kept(lambda now: _Gauge(_slot(now)))
+        self._spreads = _Kept(lambda now: _Spread(_slot(now)))
         self._still = _Kept(lambda now: _Still(now, None), GAP_SECONDS)
 
     def note(self, name: str, count: int, now: float, origin: str = "") -> "Flow":
@@ -135,6 +148,23 @@ class Rates:
         """A value, and the greatest ones of the last slots, oldest first; nan: not looked at."""
         return Flow(value, tuple(self._gauge(name, value, now).points))
 
+    def quantile(
+        self, name: str, share: float, spread: Durations, now: float, origin: str
+    ) -> "Flow":
+        """What a share of the durations did not exceed in each of the last slots; nan: nothing
+        took time then. origin: as for `note`.
+        """
+        known, slot, counts = self._spreads.at(name, now), _slot(now), spread.counts
+        if (known.origin, len(known.counts)) != (origin, len(counts)):
+            known.begun = known.counts = counts
+        elif slot != known.slot:
+            known.begun = known.counts
+        known.slot, known.counts, known.origin = slot, counts, origin
+        new = [count - before for count, before in zip(counts, known.begun, strict=True)]
+        value, series = quantile_of(share, spread.bounds, new), self._gauges.at(name, now)
+        series.put(slot, value)
+        return Flow(None if isnan(value) else value, tuple(series.points))
+
     def line(self, name: str, value: float, now: float) -> str:
         """The sparkline of a gauge, which is drawn again where it has changed."""
         known = self._gauge(name, value, now)
@@ -168,6 +198,20 @@ class Flow:
     def line(self) -> str:
         """Its last minutes as a sparkline."""
         return sparkline(self.points)
+
+
+def quantile_of(share: float, bounds: Sequence[float], counts: Sequence[int]) -> float:
+    """What a share of some durations did not exceed, taken as evenly spread between two bounds; nan
+    where there are none. counts: up to each bound, and above the last one, which is then the
+    answer.
+    """
+    rank = share * sum(counts)
+    low, below = 0.0, 0
+    for bound, count in zip(bounds, counts, strict=False):
+        if count and below + count >= rank:
+            return low + (bound - low) * (rank - below) / count
+        low, below = bound, below + count
+    return low if rank else nan
 
 
 def _slot(now: float) -> int:

@@ -152,6 +152,16 @@ async def test_what_does_not_exist_is_said(node: Node) -> None:
             assert f"<h1>{title}</h1>" in await read(at, path, status)
 
 
+async def test_the_cluster_tells_how_long_sends_take_and_how_full_disks_are(
+    single: duolog.Client, producer: duolog.Producer, at: httpx.AsyncClient
+) -> None:
+    assert "Latency: stored p50 –" in await read(at, "/")
+    await producer.send("T", b"x")
+    page = await read(at, "/")
+    assert re.search(rf"Latency: stored p50 [\d.]+{THIN}m?s, stored p99 [\d.]+{THIN}m?s, ", page)
+    assert re.search(rf"Disk used: \w+ \d+{THIN}%", page)
+
+
 async def test_the_end_of_a_queue_waits_for_its_next_message(
     single: duolog.Client, producer: duolog.Producer, at: httpx.AsyncClient
 ) -> None:

@@ -4,6 +4,7 @@ import re
 from math import isnan, nan
 
 import pytest
+from duolog import Durations
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from duolog_server.ops.console.view.rates import (
     SLOT_SECONDS,
     Flow,
     Rates,
+    quantile_of,
     sparkline,
 )
 
@@ -135,3 +137,36 @@ def test_a_line_has_every_height(points: list[int]) -> None:
         x = round(96 - step * (len(points) - 1 - k), 1)
         before = max(at for at in drawn if at <= x + 0.05)
         assert drawn[before] == pytest.approx(19 - 18 * value / most, abs=0.051)
+
+
+def test_a_quantile_is_of_what_took_time_in_each_slot() -> None:
+    rates, bounds = Rates(), (0.1, 0.2, 0.4)
+
+    def look(now: float, counts: tuple[int, ...], origin: str = "a") -> Flow:
+        return rates.quantile("x", 0.5, Durations("append", bounds, counts), now, origin)
+
+    first = look(10.0, (1000, 0, 0, 0))
+    assert first.now is None, "nothing since somebody looks"
+    assert [isnan(one) for one in first.points] == [True]
+    assert look(11.0, (1000, 10, 0, 0)).now == pytest.approx(0.15)
+    assert look(12.0, (1000, 10, 20, 0)).now == pytest.approx(0.25), "of the whole slot"
+    later = look(16.0, (1000, 10, 20, 7))
+    assert later.now == 0.4, "above the last bound it is not known better"
+    assert list(later.points) == pytest.approx([0.25, 0.4])
+    assert look(17.0, (5, 0, 0, 0), "b").now is None, "another process began anew"
+    for second in range(18, 400):
+        flow = look(float(second), (5, 0, 0, 0), "b")
+    assert len(flow.points) == POINTS
+
+
+@given(st.lists(st.integers(0, 9), min_size=4, max_size=4), st.floats(0.01, 1))
+def test_a_quantile_lies_where_its_share_does(counts: list[int], share: float) -> None:
+    bounds = (1.0, 2.0, 3.0)
+    found = quantile_of(share, bounds, counts)
+    if not sum(counts):
+        assert isnan(found)
+        return
+    below = sum(count for bound, count in zip(bounds, counts, strict=False) if bound < found)
+    assert below <= share * sum(counts) + 1e-9
+    up_to = sum(count for bound, count in zip(bounds, counts, strict=False) if bound - 1 < found)
+    assert found == 3.0 or share * sum(counts) <= up_to + 1e-9

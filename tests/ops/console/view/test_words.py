@@ -11,6 +11,7 @@ from duolog_server.ops.console.view.formatting import (
     command,
     counted,
     duration,
+    latency,
     listed,
     moment,
     number,
@@ -80,6 +81,8 @@ def test_words() -> None:
     assert [listed([]), listed(["a"]), listed(["a", "b", "c"])] == ["", "a", "a, b and c"]
     assert spaced("NoSuchMessage") == "No such message"
     assert [plain(pause(ms)) for ms in (0, 60, 900, 3_400)] == ["0 ms", "60 ms", "0.9 s", "3.4 s"]
+    told = [plain(latency(seconds)) for seconds in (0, 0.00031, 0.0031, 0.031, 1.2)]
+    assert told == ["0 ms", "0.31 ms", "3.1 ms", "31 ms", "1.2 s"]
     assert [sentence("there is none"), sentence("so.")] == ["there is none.", "so."]
     assert told_apart("x" + "абвгдежзийк").count("U+") == 8
 
