@@ -36,14 +36,14 @@ class Authority:
         cert: the file with its own certificate.
     """
 
-    def __init__(self, directory: Path, name: str = "ca") -> None:
-        """Makes a new one: NAME.pem and NAME.key."""
+    def __init__(self, directory: Path, name: str = "ca", days: float = DAYS) -> None:
+        """Makes a new one: NAME.pem and NAME.key. days: how long it is valid, from yesterday on."""
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(f"duolog test authority {name}")
         self._own_id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
-        builder = _of(self._name, self._name, self._key.public_key(), DAYS)
+        builder = _of(self._name, self._name, self._key.public_key(), days)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
         builder = builder.add_extension(self._own_id, False)
         builder = builder.add_extension(_signs_certificates(), True)

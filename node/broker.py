@@ -59,6 +59,7 @@ from duolog_server.store.recovery import RecoveryReport
 log = structlog.get_logger("duolog.node")
 
 EXIT_FENCED = 74  # EX_IOERR
+DISK_PERCENTS = 75, 85  # the default limits of a disk: see `Broker.status`
 
 
 def report(error: Exception) -> None:
@@ -267,6 +268,12 @@ class Broker:
         found.update(self.dialects.name_servers())
         if locked := self.lockout.locked_out:
             found["logins_locked_out"] = locked
+        options = self.core.options
+        forced = options.disk_space_clean_forcibly_ratio * options.clean_file_forcibly_enable
+        if (options.disk_max_used_space_ratio, forced) != DISK_PERCENTS:
+            found.update(
+                disk_clean_percent=options.disk_max_used_space_ratio, disk_force_percent=forced
+            )
         use = self.store.retention.use
         if use is not None:
             found.update(disk_store_bytes=use.own, disk_others_bytes=use.others)

@@ -65,6 +65,7 @@ T = TypeVar("T")
 Asking = Callable[[stubs.AdminStub, float], Awaitable[T]]  # a call, and the seconds that are left
 MASTER_SECONDS = 2.0
 DOWN_SECONDS = 0.5
+NAMES_AT_ONCE = 500  # of groups, in a request
 LIMITS = frozenset(field.name for field in fields(Quota)) - {"subject"}
 
 
@@ -287,22 +288,62 @@ class Admin:
         answers = await self._ask_all(lambda admin, left: admin.PutGroup(request, timeout=left))
         return merged(map(fromwire.group_of, answers))[0]
 
-    async def groups(self, *, problems_only: bool = False) -> list[GroupDescription]:
-        """All groups with their lag.
+    async def groups(
+        self,
+        names: Sequence[str] = (),
+        *,
+        problems_only: bool = False,
+        old_ms: int = 0,
+        stalled_ms: int = 0,
+    ) -> list[GroupDescription]:
+        """Groups with their lag; all, or those named that exist.
 
         Raises NotMaster, soon, where only a slave answers whose master's role is fixed.
 
         Args:
+            names: of the groups; empty: all.
             problems_only: only groups that lag, whose messages were deleted before they were
-                consumed, that have dead letters, whose consumers do not read the same, or are more
-                than there are queues. Older nodes answer with all groups.
+                consumed, that have dead letters, whose reads a quota delays, whose consumers do not
+                read the same, or are more than there are queues, in any replica group. Older nodes
+                answer with all groups.
+            old_ms, stalled_ms: which lags are such problems: where the oldest message that is not
+                consumed is older, or where consumers have committed nothing for longer though
+                messages wait; 0: any lag.
         """
-        request = checked_request(wire.ListGroupsRequest, problems_only=problems_only)
-        answers = await self._ask_all(
+        request = checked_request(
+            wire.ListGroupsRequest,
+            groups=names,
+            problems_only=problems_only,
+            old_ms=old_ms,
+            stalled_ms=stalled_ms,
+        )
+        places = await self._router.groups(self._timeout)
+        answers = await self._list_groups(request, places)
+        rest = [self._left_out(*one, answers) for one in zip(places, answers, strict=True)]
+        answers += [answer for found in await all_of(*rest) for answer in found]
+        rows = (fromwire.group_of(group) for answer in answers for group in answer.groups)
+        return merged(row for row in rows if not request.groups or row.group in request.groups)
+
+    async def _list_groups(
+        self, request: wire.ListGroupsRequest, places: Sequence[str]
+    ) -> list[wire.ListGroupsReply]:
+        return await self._ask_all(
             lambda admin, left: admin.ListGroups(request, timeout=left),
+            groups=places,
             patient=False,
         )
-        return merged(fromwire.group_of(group) for answer in answers for group in answer.groups)
+
+    async def _left_out(
+        self, place: str, answer: wire.ListGroupsReply, answers: Iterable[wire.ListGroupsReply]
+    ) -> list[wire.ListGroupsReply]:
+        """What a replica group says of groups that are well there, and are not elsewhere."""
+        if not answer.left_out:  # older nodes leave out none
+            return []
+        named = {group.group for other in answers for group in other.groups}
+        missing = sorted(named - {group.group for group in answer.groups})
+        parts = (missing[at : at + NAMES_AT_ONCE] for at in range(0, len(missing), NAMES_AT_ONCE))
+        requests = (wire.ListGroupsRequest(groups=part) for part in parts)
+        return [one for request in requests for one in await self._list_groups(request, [place])]
 
     async def groups_page(
         self, contains: str = "", *, after: str = "", limit: int = 100

@@ -510,15 +510,19 @@ class NodeStatus:
         store: where its store lies.
         stale: another node that is not its master tells of it: zeros are not known.
         parts: what it holds now, by name: messages_leased, calls_waiting,
-            lite_subscriptions, timers_waiting, half_messages_waiting, sinks; where a full disk
+            lite_subscriptions, timers_waiting, half_messages_waiting, sinks; where some are late:
+            timers_overdue_ms; where they are not 75 and 85: disk_clean_percent, disk_force_percent,
+            from where on expired and unexpired segments are deleted, 0: never; where a full disk
             makes it ask: disk_store_bytes, disk_others_bytes.
         wall_ms: its wall clock when it answered; 0: not known.
-        certificate: file of its certificate that expires first; empty: none.
+        certificate: file of its certificate, or of an authority that it trusts, that expires first;
+            empty: none.
         certificate_until_ms: when that is.
         cluster: that it belongs to; empty: not known.
         settings: its own settings that all nodes of a group should have alike, by option; none: an
             older node does not say.
         durations: of what takes time; none: an older node does not say.
+        write_holds: quotas that refused sends a moment ago, with their limits.
     """
 
     name: str
@@ -558,6 +562,7 @@ class NodeStatus:
     cluster: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     durations: tuple[Durations, ...] = ()
+    write_holds: tuple[str, ...] = ()
 
     @property
     def is_master(self) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import structlog
 from duolog import __version__
@@ -53,6 +53,7 @@ from duolog_server.node.runtime.histogram import Histogram
 from duolog_server.node.service.groups import GroupSettings, Reset
 from duolog_server.node.service.topics import Changes, TopicSettings
 from duolog_server.store.clocks import MonoMs
+from duolog_server.store.groupproblems import Patience, disagree, lost, without_queues
 from duolog_server.store.grouptopics import dead_letter_topic
 from duolog_server.store.lightqueues import is_light
 from duolog_server.store.metadata import (
@@ -256,45 +257,47 @@ class AdminService(stubs.AdminServicer):
         """
         slices, reply = Slices(), wire.ListGroupsReply()
         await slices.turn()  # to collect the names is a step
-        page = await page_of(self._group_names(), self._sight().group, request, slices)
-        reply.total, reply.next = page.total, page.next
+        if request.groups:
+            names = request.groups
+            page = await page_of(names, self._sight().group, wire.ListGroupsRequest(), slices)
+        else:
+            page = await page_of(self._group_names(), self._sight().group, request, slices)
+            reply.total, reply.next = page.total, page.next
         topics = await self._topics_of(page.names, slices)
         consumers = self._consumers_of(topics.keys())
+        patience = Patience(request.old_ms or -1, request.stalled_ms or -1)
         async for name, read in slices.each(topics.items()):
             if not self._groups.exists(name):  # it may have been deleted meanwhile
                 continue
-            may_be_well = request.problems_only and self._agree(consumers[name])
-            if may_be_well and await self._is_well(name, read, slices):
-                continue
             group = reply.groups.add()
-            await self._fill_group(group, name, read, consumers[name], slices)
+            told = self._tell_group(group, name, read, consumers[name])
+            if request.problems_only and await self._is_well(told, patience, slices):
+                del reply.groups[-1]
+                reply.left_out += 1
+            else:
+                await self._add_queues(told, slices)
         return reply
 
-    def _agree(self, consumers: Collection[Consumer]) -> bool:
-        """Whether the consumers of a group read the same, and there are queues for all of them."""
-        ways = {frozenset(consumer.reads) for consumer in consumers}
-        topics = {read.topic for way in ways for read in way}
-        return len(ways) <= 1 and all(
-            len(consumers) <= self._queues(topic)
-            for topic in topics
-            if not topic.startswith(RETRY_PREFIX)
-        )
-
-    async def _is_well(self, group: str, topics: Iterable[str], slices: Slices) -> bool:
-        """Whether a group has consumed all that there is, and lost nothing.
-
-        topics: that it has read. It is asked of very many groups, so it makes no rows.
+    async def _is_well(self, told: "_Told", patience: Patience, slices: Slices) -> bool:
+        """Whether a group has no problem. Most are consumed to the end: of such queues, no row is
+        made, as it is asked of very many.
         """
-        dead = self._broker.metadata.topics.get(dead_letter_topic(group))
-        if dead is not None and self._has_messages(dead):
+        group, name = told.group, told.group.group
+        dead = self._broker.metadata.topics.get(dead_letter_topic(name))
+        if group.holds or (dead is not None and self._has_messages(dead)):
             return False
-        for topic in topics:
-            committed = self._broker.admission.group_tables().offsets.get((topic, group), {})
-            async for queue_id in slices.each(range(self._queues(topic))):
+        if disagree(group) or without_queues(group.subscriptions, told.queues):
+            return False
+        for topic, count in told.queues.items():
+            row = self._broker.admission.group_tables().offsets.get((topic, name), {})
+            async for queue_id in slices.each(range(count)):
                 low, high = self._store.queue_range(topic, queue_id)
-                at = committed.get(queue_id, -1)
-                if max(low, at) < high or 0 <= at < low:
-                    return False
+                committed = row.get(queue_id, -1)
+                if (low if committed < 0 else committed) < high:
+                    queue = wire.GroupQueue()
+                    self._tell_queue(queue, told, topic, queue_id)
+                    if lost(queue) or patience.is_late(queue) or patience.is_stalled(queue):
+                        return False
         return True
 
     @unary
@@ -441,9 +444,9 @@ class AdminService(stubs.AdminServicer):
 
     async def _described(self, name: str) -> wire.GroupDescription:
         slices, reply = Slices(), wire.GroupDescription()
-        topics = await self._topics_of((name,), slices)
-        consumers = self._consumers_of((name,))[name]
-        await self._fill_group(reply, name, topics[name], consumers, slices)
+        topics = (await self._topics_of((name,), slices))[name]
+        told = self._tell_group(reply, name, topics, self._consumers_of((name,))[name])
+        await self._add_queues(told, slices)
         return reply
 
     def _consumers_of(self, groups: Collection[str]) -> dict[str, list[Consumer]]:
@@ -453,19 +456,16 @@ class AdminService(stubs.AdminServicer):
             found[name].append(consumer)
         return found
 
-    async def _fill_group(
+    def _tell_group(
         self,
         reply: wire.GroupDescription,
         name: str,
         topics: Iterable[str],
         consumers: Collection[Consumer],
-        slices: Slices,
-    ) -> None:
-        """topics: that it reads, or has read."""
+    ) -> "_Told":
+        """Tell all of a group but its queues. topics: that it reads, or has read."""
         broker = self._broker
-        now, mono = broker.times.wall_ms(), broker.times.mono_ms()
-        readers = broker.groups.readers(name, mono)
-        not_polled = broker.groups.not_polled(name)
+        mono = broker.times.mono_ms()
         row = broker.admission.group_tables().groups.get(name, {})
         reply.group = name
         reply.members = broker.groups.members(name, mono)
@@ -476,29 +476,35 @@ class AdminService(stubs.AdminServicer):
         _tell_consumers(reply, consumers)
         for held, wait in broker.core.throttle.holds(name):
             reply.holds.add(topic=held, quota=wait.text)
-        since = _read_since(consumers)
-        for topic in sorted(topics):
-            async for queue_id in slices.each(range(self._queues(topic))):
-                # The tables of now: others' turn may have ended the mastership.
-                committed = broker.admission.group_tables().committed(name, topic, queue_id)
-                low, high = self._store.queue_range(topic, queue_id)
-                position = position_of(broker.core, name, topic, queue_id, committed)
-                lag = max(0, high - position)
-                stored = self._store_time(topic, queue_id, position) if lag else 0
-                member = readers.get((topic, queue_id), "")
-                reply.queues.add(
-                    topic=topic,
-                    queue_id=queue_id,
-                    committed=committed,
-                    min_offset=low,
-                    max_offset=high,
-                    lag_messages=lag,
-                    lag_ms=max(0, now - stored) if stored else 0,
-                    member_id=member,
-                    not_polled=member in not_polled,
-                    stalled_ms=self._stalled_ms((topic, queue_id), name, since, stored),
-                    replica_group=broker.group,
-                )
+        return _Told(
+            reply,
+            {topic: count for topic in sorted(topics) if (count := self._queues(topic))},
+            broker.groups.readers(name, mono),
+            broker.groups.not_polled(name),
+            _read_since(consumers),
+        )
+
+    async def _add_queues(self, told: "_Told", slices: Slices) -> None:
+        for topic, count in told.queues.items():
+            async for queue_id in slices.each(range(count)):
+                self._tell_queue(told.group.queues.add(), told, topic, queue_id)
+
+    def _tell_queue(self, reply: wire.GroupQueue, told: "_Told", topic: str, queue_id: int) -> None:
+        broker, name = self._broker, told.group.group
+        # The tables of now: others' turn may have ended the mastership.
+        committed = broker.admission.group_tables().committed(name, topic, queue_id)
+        low, high = self._store.queue_range(topic, queue_id)
+        position = position_of(broker.core, name, topic, queue_id, committed)
+        lag = max(0, high - position)
+        stored = self._store_time(topic, queue_id, position) if lag else 0
+        reply.topic, reply.queue_id = topic, queue_id
+        reply.committed, reply.min_offset, reply.max_offset = committed, low, high
+        reply.lag_messages = lag
+        reply.lag_ms = max(0, broker.times.wall_ms() - stored) if stored else 0
+        reply.member_id = told.readers.get((topic, queue_id), "")
+        reply.not_polled = reply.member_id in told.not_polled
+        reply.stalled_ms = self._stalled_ms((topic, queue_id), name, told.since, stored)
+        reply.replica_group = broker.group
 
     def _stalled_ms(
         self, key: QueueKey, group: str, since: Mapping[str, MonoMs], stored: int
@@ -759,6 +765,7 @@ class AdminService(stubs.AdminServicer):
                 _durations("append_wait", broker.core.traffic.wait_seconds),
                 _durations("fsync", broker.log.group_commit.sync_seconds),
             ],
+            write_holds=broker.core.throttle.refusing(),
             store=wire.LocalStore(
                 boot_id=place.boot_id, path=place.path, device=place.device, inode=place.inode
             ),
@@ -767,6 +774,21 @@ class AdminService(stubs.AdminServicer):
 
 def _durations(name: str, found: Histogram) -> wire.Durations:
     return wire.Durations(name=name, bounds=found.bounds, counts=found.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A group's description without its queues, and what those are told from.
+
+    queues: how many each topic has. readers: the member that reads a queue. not_polled: members
+    that were not asked for messages yet. since: when consumers began to read each topic.
+    """
+
+    group: wire.GroupDescription
+    queues: Mapping[str, int]
+    readers: Mapping[QueueKey, str]
+    not_polled: Collection[str]
+    since: Mapping[str, MonoMs]
 
 
 def _topic_settings(request: wire.TopicRequest) -> TopicSettings:

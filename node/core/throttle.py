@@ -24,8 +24,9 @@ log = structlog.get_logger("duolog.node")
 
 LOOK_AGAIN_SECONDS = 1.0  # a longer wait may have become a shorter one: quotas change
 CONNECTION_AGAIN_MS = 1000  # one may end any time
-HELD_MS = 10_000  # a group counts as held for so long after the last of its reads that was
+HELD_MS = 10_000  # readers and writers count as held for so long after the last call that was
 HELD_MAX = 1000  # groups
+REFUSING_MAX = 16  # quotas
 HELD_TOPICS_MAX = 64  # of a group: those that were held last
 
 
@@ -48,6 +49,8 @@ class Throttle:
         self.refused: Counter[tuple[Kind, Limit]] = Counter()
         # Groups whose reads are over a quota, with the topics, and until when each counts.
         self._held: dict[str, dict[str, tuple[MonoMs, Wait]]] = {}
+        # Quotas that refused sends, in words, and until when each counts.
+        self._refusing: dict[str, MonoMs] = {}
         metadata.quotas_changed.append(self._refresh)
         metadata.topic_refused = self._topic_refused
 
@@ -72,7 +75,18 @@ class Throttle:
     def put(self, who: Who, topic: str, size: int, count: int) -> Wait | None:
         """Let messages in, or say why they may not come in now: then nothing is used."""
         now = self._times.mono_ms()
-        return self._counted(self.quotas.incoming.take(who, topic, (size, count), now))
+        wait = self.quotas.incoming.take(who, topic, (size, count), now)
+        if wait is not None:
+            self._refusing.pop(wait.text, None)  # so that the newest are the last
+            self._refusing[wait.text] = MonoMs(now + HELD_MS)
+            if len(self._refusing) > REFUSING_MAX:
+                del self._refusing[next(iter(self._refusing))]
+        return self._counted(wait)
+
+    def refusing(self) -> list[str]:
+        """Quotas that sends are over, or were a moment ago, in words."""
+        now = self._times.mono_ms()
+        return sorted(text for text, until in self._refusing.items() if until > now and self.on)
 
     def read(self, who: Who, topic: str, group: str = "", *, again: bool = False) -> Wait | None:
         """Why nothing may be read now. again: it was asked for before, and is counted already.

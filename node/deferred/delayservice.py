@@ -155,7 +155,10 @@ class DelayService:
 
     def status(self) -> dict[str, int]:
         """See Part."""
-        return {"timers_waiting": self._timers.count if self._timers is not None else 0}
+        waiting = self._timers.count if self._timers is not None else 0
+        overdue_ms = self.overdue_ms(self._core.times.wall_ms())
+        late = {"timers_overdue_ms": overdue_ms} if overdue_ms else {}
+        return {"timers_waiting": waiting, **late}
 
     def validate(self) -> str:
         """The first violated invariant between two events; empty if all hold.

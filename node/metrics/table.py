@@ -109,7 +109,8 @@ DUOLOG = (
     _own("wall_time_seconds", "The node's wall clock, since the Unix epoch.", "seconds"),
     _own(
         "certificate_expiry_timestamp_seconds",
-        "When the first of the node's certificates expires, since the Unix epoch.",
+        "When the first of the node's certificates, or of the authorities that it trusts, expires, "
+        "since the Unix epoch.",
         "seconds",
         where=CERTIFIED,
     ),

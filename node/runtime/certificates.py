@@ -198,10 +198,15 @@ class Expiry:
 
 
 class Expiries:
-    """Expiries of a node's certificates; files are read again only after they changed."""
+    """Expiries of a node's certificates and of the authorities that it trusts; files are read again
+    only after they changed. Of several authorities in a file, the last one to expire counts: an old
+    one stays there while it is replaced.
+    """
 
     def __init__(self, files: Sequence[CertificateFiles]) -> None:
-        self._files = [CertificateFiles(cert=one.cert, key=one.key) for one in files if one.cert]
+        own = [CertificateFiles(cert=one.cert, key=one.key) for one in files if one.cert]
+        trusted = [CertificateFiles(ca=one.ca) for one in files if one.ca]
+        self._files = tuple(dict.fromkeys([*own, *trusted]))
         self._known: dict[CertificateFiles, tuple[_State, Expiry]] = {}
 
     def first(self) -> Expiry | None:
@@ -216,13 +221,15 @@ class Expiries:
         known = self._known.get(files)
         if known is not None and known[0] == state:
             return
+        file = files.cert or files.ca
+        assert file is not None, "they have a certificate"
         try:
-            until = read(files).until
+            pem = read(files)
+            authorities = _certificates(file, pem.ca or b"") if pem.until is None else []
         except BadCertificate:
             return  # the ones before stay in use
-        assert until is not None, "they have a certificate"
-        assert files.cert is not None, "they have a certificate"
-        self._known[files] = (state, Expiry(until, files.cert))
+        until = pem.until or max(one.not_valid_after_utc for one in authorities)
+        self._known[files] = (state, Expiry(until, file))
 
 
 def _state(files: CertificateFiles) -> _State:

@@ -14,6 +14,7 @@ from duolog._runtime import Runtime
 
 from duolog_server.ops.inspection.doctor.diagnosis import diagnose, second_look
 from duolog_server.ops.inspection.doctor.findings import NOTE, Clock, Finding, Seen, replica_of
+from duolog_server.store.groupproblems import Patience
 
 NODE_SECONDS = 3.0  # that one node has to answer
 GROUPS_SECONDS = 6.0  # that nodes have to go through all groups and topics
@@ -121,10 +122,14 @@ async def _consumption(
     client: Client,
 ) -> tuple[tuple[GroupDescription, ...], tuple[TopicDescription, ...], str]:
     """Consumer groups and topics, or why they cannot be read."""
+    admin, patience = client.admin, Patience()
     try:
         async with asyncio.timeout(GROUPS_SECONDS):
             groups, topics = await asyncio.gather(
-                client.admin.groups(problems_only=True), client.admin.topics(problems_only=True)
+                admin.groups(
+                    problems_only=True, old_ms=patience.old_ms, stalled_ms=patience.stalled_ms
+                ),
+                admin.topics(problems_only=True),
             )
     except DuologError as error:
         return (), (), f"{type(error).__name__}: {error}"

@@ -111,6 +111,35 @@ async def test_a_message_needs_to_be_found_in_one_group_only(
         await admin_of(a=Group(Find=failure(raised)), b=there).find("T", **how)
 
 
+def listed(*names: str, left_out: int = 0) -> wire.ListGroupsReply:
+    groups = [wire.GroupDescription(group=name, members=len(name)) for name in names]
+    return wire.ListGroupsReply(groups=groups, left_out=left_out)
+
+
+async def test_a_group_with_a_problem_is_asked_for_where_it_is_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By its name, of nodes that leave groups out: older ones answered with all of them."""
+    monkeypatch.setattr("duolog._admin.NAMES_AT_ONCE", 2)
+    some = Group(ListGroups=[listed("x", "y", left_out=9), listed("v", "w"), listed()])
+    alike, older = Group(ListGroups=listed(*"vwxyz", left_out=1)), Group(ListGroups=listed("z"))
+    found = await admin_of(a=some, b=alike, c=older).groups(problems_only=True, old_ms=7)
+    assert sorted(group.group for group in found) == list("vwxyz")
+    (_, first), *rest = some.asked
+    assert (first.problems_only, first.old_ms, list(first.groups)) == (True, 7, [])
+    assert [list(request.groups) for _, request in rest] == [["v", "w"], ["z"]]
+    assert not any(request.problems_only for _, request in rest)
+    assert (len(alike.asked), len(older.asked)) == (1, 1)
+
+
+async def test_an_older_node_answers_with_all_groups_and_is_not_believed() -> None:
+    admin = admin_of(a=Group(ListGroups=listed("x", "y")))
+    assert [group.group for group in await admin.groups(["y", "z"])] == ["y"]
+    assert await admin.groups("xy") == []  # one name
+    with pytest.raises(duolog.BadRequest):
+        await admin.groups([cast(Any, 7)])
+
+
 DELETIONS = [
     (lambda admin: admin.delete_topic("T"), "DeleteTopic", wire.DeleteTopicReply(), "UnknownTopic"),
     (lambda admin: admin.delete_group("g"), "DeleteGroup", wire.DeleteGroupReply(), "UnknownGroup"),

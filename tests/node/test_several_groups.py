@@ -8,10 +8,14 @@ from pathlib import Path
 import duolog
 import pytest
 from duolog._groupreader import GroupReader
+from duolog.wire import duolog_pb2 as wire
 
+from duolog_server.ops.inspection.doctor.consumers import diagnose_groups
 from duolog_server.serve.server import Node
+from duolog_server.store.groupproblems import OLD_MS
 from tests.keyfiles import access_files
 from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of, master_of, start_groups
+from tests.node.runtime.test_clocks import jumping
 from tests.nodefixtures import StartNode, received
 from tests.until import until
 
@@ -94,6 +98,38 @@ async def test_pages_show_what_lies_in_some_groups_only(nodes: dict[str, Node]) 
         groups = await client.admin.groups_page()
         assert [row.group for row in groups.rows] == ["g"]
         assert {queue.replica_group for queue in groups.rows[0].queues} == set(GROUPS)
+
+
+@pytest.mark.usefixtures("quick_groups")
+async def test_a_problem_of_one_group_is_told_with_what_the_others_know(
+    nodes: dict[str, Node],
+) -> None:
+    """Where a consumer group is well, a list of problems leaves it out, with its consumers."""
+    async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        for group in GROUPS:
+            await producer.send("T", b"x", queue_id=0, group=group)
+        await client.admin.put_group("well")
+        for name, offset in (("g", 0), ("well", 1)):
+            offsets = {("T", "broker-a", 0): 1, ("T", "broker-b", 0): offset}
+            await client.admin.commit(name, offsets)
+        beat = wire.HeartbeatRequest(group="g", member_id="m", topics=["T"], session_ms=60_000)
+
+        async def has_queue() -> bool:
+            reply = await client._router.connection("broker-a").groups.Heartbeat(beat, timeout=10)
+            return len(reply.queues) == 1
+
+        await until(has_queue)
+        for node in nodes.values():
+            jumping(node).jumped = 2 * OLD_MS
+        groups = await client.admin.groups(problems_only=True)
+        assert [group.group for group in groups] == ["g"]
+        assert {queue.replica_group for queue in groups[0].queues} == set(GROUPS)
+        assert groups[0].members == 1
+        whole = await client.admin.groups(["g"])
+        told = diagnose_groups(groups, [])
+        assert [one.cause for one in told] == ["queue-stuck"]
+        assert [one.cause for one in diagnose_groups(whole, [])] == ["queue-stuck"]
 
 
 async def test_messages_of_one_key_stay_in_one_queue_of_one_group(nodes: dict[str, Node]) -> None:

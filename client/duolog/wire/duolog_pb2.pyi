@@ -922,26 +922,34 @@ class ListTopicsReply(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicReply, _Mapping]]] = ..., confirm_offset: _Optional[int] = ..., confirm_nonce: _Optional[int] = ..., total: _Optional[int] = ..., next: _Optional[str] = ...) -> None: ...
 
 class ListGroupsRequest(_message.Message):
-    __slots__ = ("contains", "after", "limit", "problems_only")
+    __slots__ = ("contains", "after", "limit", "problems_only", "groups", "old_ms", "stalled_ms")
     CONTAINS_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    OLD_MS_FIELD_NUMBER: _ClassVar[int]
+    STALLED_MS_FIELD_NUMBER: _ClassVar[int]
     contains: str
     after: str
     limit: int
     problems_only: bool
-    def __init__(self, contains: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ..., problems_only: _Optional[bool] = ...) -> None: ...
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    old_ms: int
+    stalled_ms: int
+    def __init__(self, contains: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ..., problems_only: _Optional[bool] = ..., groups: _Optional[_Iterable[str]] = ..., old_ms: _Optional[int] = ..., stalled_ms: _Optional[int] = ...) -> None: ...
 
 class ListGroupsReply(_message.Message):
-    __slots__ = ("groups", "total", "next")
+    __slots__ = ("groups", "total", "next", "left_out")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[GroupDescription]
     total: int
     next: str
-    def __init__(self, groups: _Optional[_Iterable[_Union[GroupDescription, _Mapping]]] = ..., total: _Optional[int] = ..., next: _Optional[str] = ...) -> None: ...
+    left_out: int
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupDescription, _Mapping]]] = ..., total: _Optional[int] = ..., next: _Optional[str] = ..., left_out: _Optional[int] = ...) -> None: ...
 
 class DescribeGroupRequest(_message.Message):
     __slots__ = ("group",)
@@ -1144,7 +1152,7 @@ class NodeStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeStatusReply(_message.Message):
-    __slots__ = ("name", "role", "version", "listen", "data", "start_time", "min_offset", "max_offset", "flushed_offset", "confirm_offset", "dispatch_behind_bytes", "disk_used_ratio", "flags", "fence_reason", "recovered_abnormally", "recovered_from", "recovered_end", "messages_in", "messages_out", "bytes_in", "bytes_out", "flushes", "flushed_messages", "corrupt_ranges", "refused_records", "dispatch_behind_ms_max", "replication", "store", "stale", "parts", "wall_ms", "certificate", "certificate_until_ms", "cluster", "settings", "disk_directory", "durations")
+    __slots__ = ("name", "role", "version", "listen", "data", "start_time", "min_offset", "max_offset", "flushed_offset", "confirm_offset", "dispatch_behind_bytes", "disk_used_ratio", "flags", "fence_reason", "recovered_abnormally", "recovered_from", "recovered_end", "messages_in", "messages_out", "bytes_in", "bytes_out", "flushes", "flushed_messages", "corrupt_ranges", "refused_records", "dispatch_behind_ms_max", "replication", "store", "stale", "parts", "wall_ms", "certificate", "certificate_until_ms", "cluster", "settings", "disk_directory", "durations", "write_holds")
     class PartsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1196,6 +1204,7 @@ class NodeStatusReply(_message.Message):
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     DISK_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     DURATIONS_FIELD_NUMBER: _ClassVar[int]
+    WRITE_HOLDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: str
     version: str
@@ -1233,7 +1242,8 @@ class NodeStatusReply(_message.Message):
     settings: _containers.ScalarMap[str, str]
     disk_directory: str
     durations: _containers.RepeatedCompositeFieldContainer[Durations]
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., version: _Optional[str] = ..., listen: _Optional[str] = ..., data: _Optional[str] = ..., start_time: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatch_behind_bytes: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., flags: _Optional[_Iterable[str]] = ..., fence_reason: _Optional[str] = ..., recovered_abnormally: _Optional[bool] = ..., recovered_from: _Optional[int] = ..., recovered_end: _Optional[int] = ..., messages_in: _Optional[int] = ..., messages_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., flushed_messages: _Optional[int] = ..., corrupt_ranges: _Optional[int] = ..., refused_records: _Optional[int] = ..., dispatch_behind_ms_max: _Optional[int] = ..., replication: _Optional[_Union[ReplicationStatus, _Mapping]] = ..., store: _Optional[_Union[LocalStore, _Mapping]] = ..., stale: _Optional[bool] = ..., parts: _Optional[_Mapping[str, int]] = ..., wall_ms: _Optional[int] = ..., certificate: _Optional[str] = ..., certificate_until_ms: _Optional[int] = ..., cluster: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ..., disk_directory: _Optional[str] = ..., durations: _Optional[_Iterable[_Union[Durations, _Mapping]]] = ...) -> None: ...
+    write_holds: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., version: _Optional[str] = ..., listen: _Optional[str] = ..., data: _Optional[str] = ..., start_time: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatch_behind_bytes: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., flags: _Optional[_Iterable[str]] = ..., fence_reason: _Optional[str] = ..., recovered_abnormally: _Optional[bool] = ..., recovered_from: _Optional[int] = ..., recovered_end: _Optional[int] = ..., messages_in: _Optional[int] = ..., messages_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., flushed_messages: _Optional[int] = ..., corrupt_ranges: _Optional[int] = ..., refused_records: _Optional[int] = ..., dispatch_behind_ms_max: _Optional[int] = ..., replication: _Optional[_Union[ReplicationStatus, _Mapping]] = ..., store: _Optional[_Union[LocalStore, _Mapping]] = ..., stale: _Optional[bool] = ..., parts: _Optional[_Mapping[str, int]] = ..., wall_ms: _Optional[int] = ..., certificate: _Optional[str] = ..., certificate_until_ms: _Optional[int] = ..., cluster: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ..., disk_directory: _Optional[str] = ..., durations: _Optional[_Iterable[_Union[Durations, _Mapping]]] = ..., write_holds: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Durations(_message.Message):
     __slots__ = ("name", "bounds", "counts")

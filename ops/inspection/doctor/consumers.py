@@ -1,36 +1,32 @@
 """Consumer groups: what they have not consumed, and why."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from duolog import GroupDescription, GroupQueue, GroupSubscription, TopicDescription
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from duolog_server.ops.inspection.doctor.findings import NOTE, WARNING, Finding
+from duolog_server.store.groupproblems import (
+    OLD_MS,
+    Patience,
+    by_topic,
+    is_partly_read,
+    lost,
+    without_queues,
+)
 from duolog_server.store.grouptopics import dead_letter_topic, group_of
 from duolog_server.store.metadata import is_reserved_topic
 
-OLD_MS = 600_000  # a message that nobody has consumed for longer
 READ, WRITE = 4, 2  # of a topic's perm
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """What is reported, in ms: a message that waits for longer, and a reader that commits nothing
-    for longer. Clients commit every 5 s.
-    """
-
-    old_ms: int = OLD_MS
-    stalled_ms: int = 60_000
-
-
+UNASKED = Patience()
 ON_DEMAND = Patience(-1, 10_000)  # somebody asks about this group now
 
 
 def diagnose_groups(
     groups: Sequence[GroupDescription],
     topics: Sequence[TopicDescription],
-    patience: Patience = Patience(),
+    patience: Patience = UNASKED,
 ) -> list[Finding]:
     """What is wrong with consumer groups, those with the oldest messages first.
 
@@ -58,21 +54,20 @@ def _of_group(group: GroupDescription, patience: Patience) -> Iterator[Finding]:
     yield from _without_queues(group)
     yield from _held(group)
     held = {hold.topic for hold in group.holds}
-    behind = [queue for queue in group.queues if queue.lag_messages > 0 and queue.topic not in held]
-    late = [queue for queue in behind if queue.lag_ms > patience.old_ms]
-    stalled = [queue for queue in behind if queue.stalled_ms > patience.stalled_ms]
+    queues = [queue for queue in group.queues if queue.topic not in held]
+    late = list(filter(patience.is_late, queues))
+    stalled = list(filter(patience.is_stalled, queues))
     if late or stalled:
         yield _late(group, late, stalled)
 
 
 def _lost(group: GroupDescription) -> Iterator[Finding]:
     """Messages that were deleted before the group had consumed them, by topic."""
-    lost: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for queue in group.queues:
-        if queue.committed is not None and queue.committed < queue.min_offset:
-            count = queue.min_offset - queue.committed
-            lost[queue.topic] = lost.get(queue.topic, 0) + count
-    for topic, count in lost.items():
+        if count := lost(queue):
+            counts[queue.topic] = counts.get(queue.topic, 0) + count
+    for topic, count in counts.items():
         yield Finding(
             WARNING,
             "deleted-unconsumed",
@@ -85,14 +80,8 @@ def _lost(group: GroupDescription) -> Iterator[Finding]:
 
 def _subscriptions(group: GroupDescription) -> Iterator[Finding]:
     """Consumers that share a topic and select different messages, or do not all read it."""
-    ways: dict[str, list[GroupSubscription]] = {}
-    for row in group.subscriptions:
-        # Retries are selected as the topics are; some consumers do not say.
-        if row.expression and not row.topic.startswith(RETRY_PREFIX):
-            ways.setdefault(row.topic, []).append(row)
     where = f"consumer group {group.group}"
-    for topic, rows in ways.items():
-        sharing = sum(row.sharing for row in rows)
+    for topic, rows in by_topic(group.subscriptions).items():
         if len(rows) > 1:
             told = "; ".join(map(_way, rows[:4])) + ("; and more" if len(rows) > 4 else "")
             yield Finding(
@@ -106,14 +95,14 @@ def _subscriptions(group: GroupDescription) -> Iterator[Finding]:
                 "of its own",
                 "consumer-lag",
             )
-        if not group.members and 0 < sharing < group.sharing_clients:
+        if is_partly_read(group, rows):
             yield Finding(
                 WARNING,
                 "topics-differ",
                 where,
-                f"only {sharing} of its {group.sharing_clients} consumers read {topic}, and "
-                "RocketMQ's clients share its queues out among all of them: the other consumers' "
-                "queues are read by nobody",
+                f"only {sum(row.sharing for row in rows)} of its {group.sharing_clients} consumers "
+                f"read {topic}, and RocketMQ's clients share its queues out among all of them: the "
+                "other consumers' queues are read by nobody",
                 "let all consumers of the group read the same topics, or give each of them a "
                 "group of its own",
                 "consumer-lag",
@@ -127,24 +116,17 @@ def _way(row: GroupSubscription) -> str:
 
 def _without_queues(group: GroupDescription) -> Iterator[Finding]:
     """Consumers for which no queue is left."""
-    sharing: dict[str, int] = {}
-    for row in group.subscriptions:
-        sharing[row.topic] = sharing.get(row.topic, 0) + row.sharing
-    queues: dict[str, int] = {}
-    for queue in group.queues:
-        queues[queue.topic] = queues.get(queue.topic, 0) + 1
-    for topic, count in sharing.items():
-        left = count - queues.get(topic, 0)
-        if topic in queues and left > 0 and not topic.startswith(RETRY_PREFIX):
-            yield Finding(
-                NOTE,
-                "more-consumers-than-queues",
-                f"consumer group {group.group}",
-                f"{count} consumers share the {queues[topic]} queues of {topic}: {left} of them "
-                "get no messages of it",
-                f"duolog topic alter {topic} --queues {count}, or stop the consumers that are idle",
-                "consumer-lag",
-            )
+    queues = Counter(queue.topic for queue in group.queues)
+    for topic, count in without_queues(group.subscriptions, queues).items():
+        yield Finding(
+            NOTE,
+            "more-consumers-than-queues",
+            f"consumer group {group.group}",
+            f"{count} consumers share the {queues[topic]} queues of {topic}: "
+            f"{count - queues[topic]} of them get no messages of it",
+            f"duolog topic alter {topic} --queues {count}, or stop the consumers that are idle",
+            "consumer-lag",
+        )
 
 
 def _held(group: GroupDescription) -> Iterator[Finding]:

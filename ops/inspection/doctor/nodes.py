@@ -23,8 +23,11 @@ _DRAIN_OR_FORGET = (
     ", drain it if it stays away, or run `duolog cluster forget NODE` if it is gone for good"
 )
 EXPIRES_MS = 14 * 86_400_000  # a certificate that expires earlier is reported
-DISK_FILLING, DISK_BUSY = 0.85, 0.75  # segments are deleted before their time; as soon as expired
+# Percent from where on segments are deleted before their time, and as soon as they expire: of nodes
+# that do not tell their own, and where they delete none before its time.
+DISK_FILLING, DISK_BUSY = 85, 75
 RECENT_MS = 3_600_000
+TIMERS_MS = 60_000  # timed messages that are due for longer are reported
 OTHERS_FILL = "other files use more of it than the store does, so unexpired messages are kept"
 
 
@@ -78,6 +81,25 @@ def of_node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             f"half messages that wait for the decision of their producers: {waiting}",
             "start the producers of their group, if none runs",
             "half-messages",
+        )
+    overdue_ms = node.parts.get("timers_overdue_ms", 0)
+    if node.is_master and overdue_ms > TIMERS_MS:
+        yield Finding(
+            WARNING,
+            "timers-late",
+            where,
+            f"timed messages are late: the first one has been due for {overdue_ms // 1000} s",
+            "see why it stores nothing: the findings of its group, or `cannot deliver a delayed "
+            "message yet` in its log",
+            "timers",
+        )
+    if node.write_holds:
+        yield Finding(
+            NOTE,
+            "writes-over-quota",
+            where,
+            f"quotas refused sends within the last seconds: {'; '.join(node.write_holds)}",
+            "raise them (duolog quota list, duolog quota set), or have producers send less",
         )
     lost = node.parts.get("name_servers_lost", 0)
     if lost:
@@ -197,6 +219,9 @@ def _disk_of(node: NodeStatus) -> str:
 
 def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
     """The store of a node."""
+    used = 100 * node.disk_used_ratio
+    force = node.parts.get("disk_force_percent", DISK_FILLING)  # 0: never
+    busy = node.parts.get("disk_clean_percent", DISK_BUSY)
     if node.fence_reason:
         yield Finding(
             ERROR,
@@ -216,10 +241,9 @@ def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
             "free disk space; the node resumes by itself",
             "disk-full",
         )
-    elif node.disk_used_ratio >= DISK_BUSY:
-        filling = node.disk_used_ratio >= DISK_FILLING
+    elif (filling := used >= (force or DISK_FILLING)) or used >= busy:
         effect = "messages are deleted as soon as they expire"
-        if filling and node.disk_directory not in ("", LOG):
+        if filling and (not force or node.disk_directory not in ("", LOG)):
             effect += "; soon puts are refused"
         elif filling and others_fill(node):
             effect = f"{OTHERS_FILL}; soon puts are refused"
@@ -274,8 +298,9 @@ def _certificate(where: str, node: NodeStatus, now_ms: int) -> Iterator[Finding]
             ERROR if expired else WARNING,
             "certificate-expires",
             where,
-            f"its certificate {node.certificate} "
+            f"the certificate {node.certificate} that it uses or trusts "
             + ("has expired" if expired else f"expires in {left_ms // 3_600_000} hours"),
-            "replace the files; the node takes new ones without a restart",
+            "replace the files, or add the next authority beside it; the node takes new ones "
+            "without a restart",
             "certificates",
         )

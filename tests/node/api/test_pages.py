@@ -168,7 +168,7 @@ async def test_rows_are_made_for_the_page_only(
     filled: Node, root: duolog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
-    fill, fill_group = AdminService._fill, AdminService._fill_group
+    fill, add_queues = AdminService._fill, AdminService._add_queues
 
     async def filling(
         self: AdminService, reply: Any, config: TopicConfig, slices: Any, times: bool
@@ -176,12 +176,12 @@ async def test_rows_are_made_for_the_page_only(
         made.append(config.name)
         await fill(self, reply, config, slices, times)
 
-    async def describing(self: AdminService, reply: Any, name: str, *how: Any) -> None:
-        made.append(name)
-        await fill_group(self, reply, name, *how)
+    async def describing(self: AdminService, told: Any, slices: Slices) -> None:
+        made.append(told.group.group)
+        await add_queues(self, told, slices)
 
     monkeypatch.setattr(AdminService, "_fill", filling)
-    monkeypatch.setattr(AdminService, "_fill_group", describing)
+    monkeypatch.setattr(AdminService, "_add_queues", describing)
     topics = await root.admin.topics_page("b-", limit=3)
     assert made == [row.topic for row in topics.rows] == ["b-001", "b-003", "b-005"]
     made.clear()
@@ -208,6 +208,25 @@ async def test_a_user_is_shown_and_told_of_what_it_may_see_only(filled: Node) ->
         page = await client.admin.topics_page()
         assert [row.topic for row in page.rows] == [f"A-01{number}" for number in (0, 2, 4, 6, 8)]
         assert page.total == 5
+
+
+async def test_groups_are_listed_by_name_where_they_exist_and_may_be_seen(
+    filled: Node, root: duolog.Client
+) -> None:
+    asked = [GROUPS[695], "unknown", GROUPS[3], GROUPS[695]]
+    assert [row.group for row in await root.admin.groups(asked)] == [GROUPS[3], GROUPS[695]]
+    assert await root.admin.groups(["unknown"]) == []
+    assert [row.group for row in await root.admin.groups(problems_only=True)] == [GROUPS[0]]
+    found = await root.admin.groups([GROUPS[0], GROUPS[3]], problems_only=True)
+    assert [row.group for row in found] == [GROUPS[0]]
+    connection: Connection = root._router.seed
+    reply = await connection.admin.ListGroups(
+        wire.ListGroupsRequest(groups=asked, contains="none", after="z", limit=1)
+    )
+    assert [row.group for row in reply.groups] == [GROUPS[3], GROUPS[695]]
+    assert not reply.HasField("total")
+    async with client_of(filled, "few") as client:
+        assert [row.group for row in await client.admin.groups(asked)] == [GROUPS[695]]
 
 
 async def test_a_group_that_is_deleted_meanwhile_is_left_out(
@@ -308,11 +327,16 @@ async def test_lists_of_problems_leave_out_what_is_well_and_read_no_times_of_it(
         assert [group.group for group in groups] == ["buried", "lost"]
         beat = wire.HeartbeatRequest(group="well", topics=["T"], session_ms=60_000)
         # Two queues: the first two agree, the third has none, and the fourth reads other messages.
-        for members, tags, told in ((2, "", False), (3, "", True), (2, "", False), (2, "a", True)):
+        for members, tags, told in (
+            (2, "*", False),
+            (3, "*", True),
+            (2, "*", False),
+            (2, "a", True),
+        ):
             for number in range(4):
                 broker.groups.leave("well", f"m{number}")
             for number in range(members):
-                beat.member_id, beat.tags = f"m{number}", tags if number else ""
+                beat.member_id, beat.tags = f"m{number}", tags if number else "*"
                 await client._router.seed.groups.Heartbeat(beat, timeout=10)
             groups = await client.admin.groups(problems_only=True)
             assert ("well" in [group.group for group in groups]) == told, (members, tags)

@@ -12,6 +12,7 @@ from duolog_server.node.core.throttle import (
     HELD_MAX,
     HELD_MS,
     HELD_TOPICS_MAX,
+    REFUSING_MAX,
     Throttle,
 )
 from duolog_server.node.engine.storetimes import StoreTimes
@@ -57,6 +58,29 @@ def test_a_group_whose_reads_a_quota_delays_is_held_for_a_while() -> None:
     assert len(made.holds(f"g{HELD_MAX - 1}")) == 1
     now[0] += HELD_MS + 1
     assert made.holds(f"g{HELD_MAX - 1}") == []
+
+
+def test_quotas_that_refuse_sends_are_told_for_a_while() -> None:
+    now = [1_000_000]
+    made = throttle_of({"User:alice": {"subject": "User:alice", "messages_in": 1}}, now)
+    assert made.put(ANYBODY, "T", 100, 1_000_000) is None
+    assert made.put(ALICE, "T", 100, 1_000_000) is None
+    assert made.refusing() == []
+    assert made.put(ALICE, "T", 100, 1) is not None
+    assert made.refusing() == ["over the quota of User:alice: messages in, 1 a second"]
+    now[0] += HELD_MS
+    assert made.refusing() == []
+    rows = {
+        name: {"subject": name, "messages_in": 1}
+        for name in (f"Topic:{number}" for number in range(REFUSING_MAX + 1))
+    }
+    made = throttle_of(rows, now)
+    for number in range(REFUSING_MAX + 1):
+        while made.put(ANYBODY, str(number), 100, 1_000_000) is None:
+            pass
+    told = made.refusing()
+    assert len(told) == REFUSING_MAX
+    assert not [text for text in told if "Topic:0:" in text], "the newest are kept"
 
 
 def test_a_user_has_no_more_connections_than_its_quota() -> None:

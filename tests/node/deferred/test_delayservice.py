@@ -135,6 +135,8 @@ async def test_messages_are_due_at_their_times(world: World) -> None:
     assert await world.found() == []
     assert world.delays.overdue_ms(WallMs(hours[0] - 1)) == 0
     assert world.delays.overdue_ms(WallMs(hours[0] + 5)) == 5
+    world.later = HOUR_MS + 5
+    assert world.delays.status() == {"timers_waiting": 3, "timers_overdue_ms": 5}
     world.later = HOUR_MS
     await world.deliver()
     assert await world.found() == [b"1"]

@@ -220,6 +220,24 @@ def test_the_certificate_that_expires_first_is_known(authority: Authority) -> No
     assert Expiries([]).first() is None
 
 
+def test_an_authority_that_expires_first_is_known_until_another_one_is_beside_it(
+    authority: Authority, tmp_path: Path
+) -> None:
+    own, old = authority.issue("own", days=9), Authority(tmp_path / "old", days=5)
+    found = Expiries([CertificateFiles(old.cert, own.cert, own.key)])
+    first = found.first()
+    assert first is not None
+    assert first.file == old.cert
+    old.cert.write_bytes(b"")  # those before stay in use
+    assert found.first() == first
+    old.cert.write_bytes(
+        Authority(tmp_path / "old").cert.read_bytes() + authority.cert.read_bytes()
+    )
+    first = found.first()
+    assert first is not None
+    assert first.file == own.cert
+
+
 def test_files_that_could_not_be_read_are_read_as_soon_as_they_can_be(
     files: CertificateFiles, authority: Authority, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,6 @@ from duolog import (
 from duolog._descriptions import ReplicationStatus, SlaveStatus
 
 from duolog_server.ops.inspection import doctor
-from duolog_server.ops.inspection.doctor.consumers import OLD_MS
 from duolog_server.ops.inspection.doctor.diagnosis import PASSING, diagnose, second_look
 from duolog_server.ops.inspection.doctor.findings import (
     ERROR,
@@ -36,6 +35,7 @@ from duolog_server.ops.inspection.doctor.findings import (
     Seen,
 )
 from duolog_server.ops.inspection.doctor.nodes import EXPIRES_MS
+from duolog_server.store.groupproblems import OLD_MS
 
 RUNBOOKS = Path(__file__).parents[4] / "docs" / "runbooks"
 NOW = 1_700_000_000_000
@@ -205,6 +205,12 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
     "weaker-guarantee": (WARNING, "node b of g", weaker),
     "replication-address": (
         ERROR, "node b of g", lambda: with_part("a", unreachable={"b": "b:2 (refused)"}),
+    ),
+    "timers-late": (
+        WARNING, "node a of g", lambda: with_node("a", parts={"timers_overdue_ms": 60_001}),
+    ),
+    "writes-over-quota": (
+        NOTE, "node b of g", lambda: with_node("b", write_holds=("over the quota of Topic:T",)),
     ),
     "audit-unwritten": (
         WARNING, "node b of g", lambda: with_node("b", parts={"audit_unwritable": 1}),
@@ -376,10 +382,32 @@ def test_a_certificate_that_has_expired_is_an_error_and_one_that_lasts_is_none()
         return diagnose(with_node("b", certificate="b.pem", certificate_until_ms=NOW + left_ms))
 
     (found,) = seen(0)
-    assert (found.severity, found.what) == (ERROR, "its certificate b.pem has expired")
+    assert (found.severity, found.what) == (
+        ERROR,
+        "the certificate b.pem that it uses or trusts has expired",
+    )
     (found,) = seen(2 * 3_600_000)
-    assert found.what == "its certificate b.pem expires in 2 hours"
+    assert found.what == "the certificate b.pem that it uses or trusts expires in 2 hours"
     assert seen(EXPIRES_MS) == []
+
+
+@pytest.mark.parametrize(
+    ("used", "parts", "severity", "told"),
+    [
+        (0.86, {}, WARNING, "before their time"),
+        (0.76, {}, NOTE, "as soon as they expire"),
+        (0.60, {"disk_clean_percent": 40, "disk_force_percent": 50}, WARNING, "before their time"),
+        (0.45, {"disk_clean_percent": 40, "disk_force_percent": 50}, NOTE, "as they expire"),
+        (0.90, {"disk_clean_percent": 92, "disk_force_percent": 95}, "", ""),
+        (0.86, {"disk_clean_percent": 75, "disk_force_percent": 0}, WARNING, "puts are refused"),
+    ],
+)
+def test_a_disk_is_judged_by_the_limits_of_its_node(
+    used: float, parts: dict[str, int], severity: str, told: str
+) -> None:
+    found = diagnose(with_node("b", disk_used_ratio=used, parts=parts))
+    assert [one.severity for one in found] == ([severity] if severity else [])
+    assert all(told in one.what for one in found)
 
 
 def test_clocks_leases_and_switches_differ_only_where_that_is_certain() -> None:

@@ -10,14 +10,10 @@ from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.compat.grpc.protocol.stubs import definition, service
 from duolog_server.compat.remoting.codec.codes import RequestCode
-from duolog_server.ops.inspection.doctor.consumers import (
-    ON_DEMAND,
-    Patience,
-    diagnose_groups,
-    topics_of,
-)
+from duolog_server.ops.inspection.doctor.consumers import ON_DEMAND, diagnose_groups, topics_of
 from duolog_server.ops.inspection.doctor.findings import NOTE, WARNING, Finding
 from duolog_server.serve.server import Node
+from duolog_server.store.groupproblems import Patience
 from tests.compat.grpc.api import Api, resource
 from tests.compat.remoting.client import Remoting, connected
 from tests.node.replicas import WAIT_SECONDS, broker_of
