@@ -442,8 +442,9 @@ class PopService:
         for popped in self._rows(key, result, state.attempts, request):
             offset = popped.handle.offset
             state.pass_over(offset)
-            if state.done.end_of(offset) > offset:
-                end = offset  # done meanwhile: scan again from there
+            state.skip_done()
+            if state.next > offset:
+                end = offset  # done already, and the filter rejects what is before it: scan again
                 break
             serial, deadline_ms = popped.handle.serial, MonoMs(mono_ms + invisible)
             lease = Lease(serial, deadline_ms, request.client, request.held, request.via)

@@ -336,3 +336,17 @@ async def test_the_service_forgets_and_removes_in_time(
     running.cancel()
     assert world.forgotten[:2] == [[A], [B]]
     assert world.removed == [{C: 1}]
+
+
+async def test_the_service_does_not_look_for_expired_queues_all_the_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(liteservice, "TICK_SECONDS", 0.0)
+    world.times = {A: 0, B: 0}
+    running = asyncio.create_task(world.lite.run())
+    for ended in range(1, 4):
+        world.lite.gone({C: ended})
+        while len(world.removed) < ended:
+            await asyncio.sleep(0)
+    running.cancel()
+    assert world.forgotten == []

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duolog_server.node.pop import popqueue
 from duolog_server.node.pop.popqueue import Lease, OffsetRanges, PopQueue
 from duolog_server.store.clocks import MonoMs
 
@@ -125,6 +126,24 @@ def test_a_lease_extended_twice_expires_once(orderly: bool) -> None:
     assert queue.expired(MonoMs(40)) == ([] if orderly else [0])
     assert list(queue.leases) == ([] if orderly else [0])
     assert queue.attempts == ({0: 1} if orderly else {})
+
+
+def test_no_more_messages_are_out_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(popqueue, "IN_FLIGHT_MAX", 2)
+    queue = PopQueue(0)
+    blocked = []
+    for offset in range(2):
+        blocked.append(queue.blocked)
+        queue.take(offset, Lease(1, MonoMs(10), "c"))
+    assert [*blocked, queue.blocked] == [False, False, True]
+
+
+def test_a_client_that_is_gone_twice_holds_its_messages_no_longer() -> None:
+    queue = PopQueue(0)
+    queue.take(0, Lease(1, MonoMs(100), "c", held=True))
+    queue.release("c", MonoMs(10))
+    queue.release("c", MonoMs(20))
+    assert queue.expired(MonoMs(10)) == [0]
 
 
 def test_a_suspended_queue_waits_as_a_whole_and_counts_no_attempt() -> None:

@@ -79,15 +79,22 @@ class World:
         self.calls = WaitingCalls(100)
         self.pop = PopService(core, broker.filters, cast(RetryTopics, self.retry), self.calls)
 
-    async def put(self, count: int, tag: str = "", topic: str = "T") -> None:
-        first = self.broker.store.next_offset(topic, 0)
+    async def put(self, count: int, tag: str = "", topic: str = "T", queue: int = 0) -> None:
+        first = self.broker.store.next_offset(topic, queue)
         bodies = [b"%d" % (first + k) for k in range(count)]
         properties = f"TAGS\x01{tag}".encode() if tag else b""
         self.broker.log.write(
-            PutBatch(topic, 0, Columns.of(bodies, [properties] * count), 1, accepted=True)
+            PutBatch(topic, queue, Columns.of(bodies, [properties] * count), 1, accepted=True)
         )
+        await self.dispatched()
+
+    async def dispatched(self) -> None:
         self.broker.log.pump_soon()
-        await until(lambda: self.broker.store.queue_range(topic, 0)[1] == first + count)
+        await until(lambda: self.broker.store.dispatcher.behind_bytes() == 0)
+
+    async def internal(self, topic: str, queues: int = 1) -> None:
+        self.broker.metadata.make_internal(topic, queues)
+        await until(lambda: topic in self.broker.metadata.topics)
 
     def take(self, count: int = 1, group: str = "g", **how: Any) -> list[Popped]:
         request = request_of(group, count, **how)
@@ -117,7 +124,8 @@ class World:
 
 def request_of(group: str = "g", count: int = 1, **how: Any) -> PopRequest:
     given: dict[str, Any] = {"client": "c", "filter": TagFilter.parse("*"), "queue_id": 0, **how}
-    return PopRequest(group=group, topic="T", count=count, invisible_ms=LEASE_MS, **given)
+    given = {"topic": "T", **given}
+    return PopRequest(group=group, count=count, invisible_ms=LEASE_MS, **given)
 
 
 @pytest.fixture
@@ -257,6 +265,7 @@ async def test_a_message_is_moved_once_however_long_that_takes(world: World) -> 
         world.now += LEASE_MS
         world.pop._end_leases(MonoMs(world.now), tasks)
         await asyncio.sleep(0)
+        assert world.pop.validate() == "", "its lease ends again, should moving it never end"
         world.now += MOVE_MS - 1
         world.pop._end_leases(MonoMs(world.now), tasks)
         await asyncio.sleep(0)
@@ -276,6 +285,20 @@ async def test_what_is_moved_after_a_reset_is_left_to_it(world: World) -> None:
         world.retry.gate.set()
     assert world.retry.stored == [b"0"], "the one that was being stored"
     assert world.bodies() == [b"0", b"1"]
+
+
+async def test_a_message_that_no_longer_exists_is_moved_nowhere(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.put(1)
+    (one,) = world.take()
+    monkeypatch.setattr(world.broker.store, "record_at", lambda *_: None)
+    with pytest.raises(duolog.NoSuchMessage, match="T/0 0 no longer exists"):
+        await world.pop.to_dead_letters("g", one.handle)
+    assert world.pop.has_done("g", "T", 0, 0) is None
+    await world.end_leases(LEASE_MS)
+    assert world.pop.has_done("g", "T", 0, 0)
+    assert (world.retry.stored, world.retry.dead) == ([], [])
 
 
 async def test_a_message_may_be_forwarded_to_the_dead_letters_once(world: World) -> None:
@@ -317,10 +340,44 @@ async def test_an_orderly_group_gets_a_message_again_before_those_behind_it(worl
     assert (last.body, last.attempt) == (b"2", 1)
 
 
+async def test_polls_of_an_orderly_group_look_again_once_its_message_is_theirs(
+    world: World,
+) -> None:
+    await world.put(2)
+    (one,) = world.take(1, "orderly")
+    deadline = asyncio.get_running_loop().time() + 60
+    polls = [
+        asyncio.create_task(world.pop.wait(request_of(group), deadline))
+        for group in ("orderly", "g")
+    ]
+    assert [popped.body for popped in await polls.pop()] == [b"0"]
+    world.take(1)
+    other = asyncio.create_task(world.pop.wait(request_of(), deadline))
+    await until(lambda: world.calls.count == 2)
+    lines = {group: line for (group, _), line in world.pop._lines.items()}
+    await world.end_leases(LEASE_MS - 1)
+    assert len(lines["orderly"].waiting) == 1, "the message is out still"
+    assert world.pop.ack("orderly", one.handle)
+    assert (len(lines["orderly"].waiting), len(lines["g"].waiting)) == (0, 1)
+    assert [popped.body for popped in await polls.pop()] == [b"1"]
+    other.cancel()
+
+
+async def test_polls_begin_at_the_queue_that_they_name_or_at_each_in_turn(world: World) -> None:
+    await world.internal("U", 3)
+    for queue in range(3):
+        await world.put(3, topic="U", queue=queue)
+
+    def queues(queue_id: int) -> list[int]:
+        found = [world.take(topic="U", queue_id=queue_id)[0] for _ in range(3)]
+        return [popped.handle.queue_id for popped in found]
+
+    assert (queues(-1), queues(0), queues(2)) == ([1, 2, 0], [0, 0, 1], [2, 2, 1])
+
+
 async def test_the_retry_topic_is_looked_at_first_now_and_then(world: World) -> None:
     retried = retry_topic("g", "T")
-    world.broker.metadata.make_internal(retried)
-    await until(lambda: retried in world.broker.metadata.topics)
+    await world.internal(retried)
     queues = [
         next(world.pop._sources(request_of(), turn))[0] for turn in range(2 * RETRY_FIRST_EVERY)
     ]
@@ -340,7 +397,9 @@ async def test_the_next_master_delivers_what_was_not_acknowledged(world: World) 
     assert (world.committed(), world.acknowledged()) == (2, [[3, 4]])
     assert world.pop.reached("g", "T", 0) == (2, 6, 3)
     assert world.pop.reached("h", "T", 0) is None
+    assert world.pop.ack("g", handles[5]), "which is not recorded"
     world.pop.role_changed()
+    assert world.pop.validate() == ""
     assert world.pop.reached("g", "T", 0) is None
     done = [world.pop.has_done("g", "T", 0, offset) for offset in range(6)]
     assert done == [True, True, False, True, False, False]
@@ -388,9 +447,10 @@ async def test_a_reset_ends_leases_and_no_older_progress_is_recorded_after_it(
     commit = world.broker.metadata.commit
 
     async def slow(group: str, offsets: dict[str, dict[int, int]]) -> None:
-        world.bodies()  # a consumer polls meanwhile
+        world.take()  # a consumer polls meanwhile
         await commit(group, offsets)
         await world.save()
+        world.take()
 
     monkeypatch.setattr(world.broker.metadata, "commit", slow)
     await world.pop.reset("g", {"T": {0: 1}})
@@ -437,6 +497,72 @@ async def test_a_copy_in_a_shared_retry_topic_goes_to_the_group_that_it_is_for(
     assert world.bodies(group="g_x") == [b"T"]
 
 
+async def test_what_is_leased_while_progress_is_recorded_stays_leased(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.put(3)
+    one, _ = world.take(2)
+    assert world.pop.ack("g", one.handle)
+    record = world.broker.metadata.commit_popped
+
+    async def polled_meanwhile(*progress: Any) -> None:
+        await record(*progress)
+        assert world.bodies() == [b"2"]
+
+    monkeypatch.setattr(world.broker.metadata, "commit_popped", polled_meanwhile)
+    await world.save()
+    assert world.committed() == 1
+    assert world.bodies() == []
+
+
+@pytest.mark.parametrize("leased", [0, 1])
+async def test_what_is_done_is_not_delivered_to_a_filter_that_rejects_what_is_before_it(
+    world: World, leased: int
+) -> None:
+    """leased: how many messages before it are out."""
+    for tag in ("a", "a", "b", "b"):
+        await world.put(1, tag)
+    done = world.take(3)[2]
+    assert world.pop.ack("g", done.handle)
+    await world.save()
+    world.pop.role_changed()
+    assert len(world.take(leased)) == leased
+    assert world.bodies(filter=TagFilter.parse("b")) == [b"3"]
+
+
+async def test_a_group_begins_where_it_first_asks_for_messages(world: World) -> None:
+    assert world.bodies() == []
+    assert world.committed() == -1
+    await world.save()
+    assert world.committed() == 0, "for readers of other protocols as well"
+
+
+async def test_no_more_bytes_are_delivered_than_were_asked_for(world: World) -> None:
+    columns = Columns.of([b"%d" % number * 1000 for number in range(5)])
+    world.broker.log.write(PutBatch("T", 0, columns, 1, accepted=True))
+    await world.put(1)
+    size = world.take()[0].size
+    subscriber = Subscriber("c", "g", "T")
+    subscriber.notify("T")
+    assert len(world.take(10, bytes_max=size, subscriber=subscriber)) == 1
+    assert list(subscriber.ready) == ["T"], "it has more"
+    assert len(world.take(10, bytes_max=size + 1)) == 2, "the last one may be longer"
+
+
+async def test_a_retry_topic_that_is_read_as_a_topic_has_copies_of_all_that_exists(
+    world: World,
+) -> None:
+    retry, births = retry_topic("g", "T"), world.broker.metadata.births
+    await world.internal(retry)
+    assert world.bodies(topic=retry) == []
+    for origin in ("T", "other"):
+        columns = Columns.of([origin.encode()], [f"RETRY_TOPIC\x01{origin}".encode()])
+        world.broker.log.write(PutBatch(retry, 0, columns, 1, accepted=True))
+    await world.dispatched()
+    births.topics["other"] = births.newest = world.broker.store.max_offset
+    assert world.bodies(topic=retry) == [b"T"]
+
+
 async def test_no_more_is_delivered_than_was_asked_for(world: World) -> None:
     """Also where what is done divides a queue into several reads."""
     await world.put(5)
@@ -453,6 +579,18 @@ async def test_what_no_filter_takes_is_recorded_as_done(world: World) -> None:
     assert world.bodies(filter=TagFilter.parse("wanted")) == []
     await world.save()
     assert world.committed() == 3
+
+
+async def test_bit_maps_are_those_of_the_group_and_the_topic(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+    filters = type(world.broker.filters)
+    monkeypatch.setattr(
+        filters, "bits", lambda _, group, topic, wanted: asked.append((group, topic))
+    )
+    world.take()
+    assert asked == [("g", "T")]
 
 
 async def test_a_forgotten_queue_begins_again_behind_its_end(
@@ -481,7 +619,9 @@ async def test_a_subscriber_is_woken_by_its_own_lite_topics_alone(world: World) 
     assert world.pop._watched(request_of(subscriber=subscriber)) == [("T", popservice.NO_QUEUE)]
 
 
-async def test_validate_reports_queues_that_are_wrong(world: World) -> None:
+async def test_validate_reports_queues_that_are_wrong(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await world.put(2)
     world.take(1)
     key = ("T", 0, "g")
@@ -492,6 +632,9 @@ async def test_validate_reports_queues_that_are_wrong(world: World) -> None:
     await world.save()
     state.finish(0)
     assert world.pop.validate().startswith("g in T/0: done up to 1 and [], recorded are")
+    with monkeypatch.context() as patch:
+        patch.setattr(world.broker.store, "queue_range", lambda *_: (2, 2))
+        assert world.pop.validate() == "", "retention deleted the messages in between"
     world.pop._dirty[key] = None
     assert world.pop.validate() == ""
     del world.pop._saved[key]
@@ -515,7 +658,9 @@ async def test_copies_of_a_deleted_group_are_not_delivered_to_one_of_its_name(
 
     async def put(body: bytes) -> None:
         end = world.broker.store.next_offset(retry, 0) + 1
-        world.broker.log.write(PutBatch(retry, 0, Columns.of([body]), 1, accepted=True))
+        world.broker.log.write(
+            PutBatch(retry, 0, Columns.of([body], [b"RETRY_TOPIC\x01T"]), 1, accepted=True)
+        )
         world.broker.log.pump_soon()
         await until(lambda: world.broker.store.queue_range(retry, 0)[1] == end)
 
@@ -523,6 +668,10 @@ async def test_copies_of_a_deleted_group_are_not_delivered_to_one_of_its_name(
     births.groups["g"] = births.newest = world.broker.store.max_offset
     await put(b"its own")
     assert world.bodies() == [b"its own"]
+    await put(b"of a topic that was deleted")
+    births.topics["T"] = births.newest = world.broker.store.max_offset
+    await put(b"of the new one")
+    assert world.bodies() == [b"of the new one"]
 
 
 async def test_deliveries_are_traced_where_spans_are_exported(world: World) -> None:
@@ -585,6 +734,16 @@ async def test_a_group_that_goes_back_gets_again_what_it_had(world: World) -> No
     assert world.bodies() == [b"0", b"1", b"2", b"3"]
 
 
+async def test_offsets_that_others_commit_are_followed_where_nothing_was_delivered(
+    world: World,
+) -> None:
+    await world.broker.metadata.commit("g", {"T": {0: 0}})
+    assert world.bodies() == []
+    await world.put(4)
+    await world.broker.metadata.commit("g", {"T": {0: 3}})
+    assert world.bodies() == [b"3"]
+
+
 # -- waiting ---------------------------------------------------------------------------------------
 
 
@@ -607,23 +766,23 @@ async def test_a_poll_waits_for_a_message_and_others_wait_on(world: World) -> No
 
 async def test_a_poll_waits_for_copies_in_every_queue_of_the_retry_topic(world: World) -> None:
     retry = retry_topic("g", "T")
-    world.broker.metadata.make_internal(retry, 3)
-    await until(lambda: retry in world.broker.metadata.topics)
+    await world.internal(retry, 3)
     watched = world.pop._watched(request_of())
     assert watched == [("T", 0), (retry, 0), (retry, 1), (retry, 2)]
 
 
+@pytest.mark.parametrize("check", ["check_current", "readable_topic"])
 async def test_all_polls_look_again_when_the_mastership_changes(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, check: str
 ) -> None:
     deadline = asyncio.get_running_loop().time() + 60
     polls = [asyncio.create_task(world.pop.wait(request_of(), deadline)) for _ in range(3)]
     await until(lambda: world.calls.count == 3)
 
-    def ended() -> None:
+    def ended(*_: str) -> None:
         raise duolog.NotMaster("not any more")
 
-    monkeypatch.setattr(world.broker.admission, "check_current", ended)
+    monkeypatch.setattr(world.broker.admission, check, ended)
     world.pop.role_changed()
     found = await asyncio.gather(*polls, return_exceptions=True)
     assert [type(one) for one in found] == [duolog.NotMaster] * 3
@@ -656,6 +815,7 @@ async def test_a_scan_of_what_matches_nothing_stops_for_others_and_skips_it(
     await world.put(1, "BB")
     tag = TagFilter.parse("BB")
     assert world.bodies(1, filter=tag) == []
+    assert world.pop.reached("g", "T", 0) == (2, 2, 0)
     deadline = asyncio.get_running_loop().time()
     (found,) = await world.pop.wait(request_of(filter=tag), deadline)
     assert found.body == b"7"
