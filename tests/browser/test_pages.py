@@ -163,6 +163,16 @@ def test_the_login_is_accessible(site: Cluster, open_window: Open) -> None:
     check_page(open_window(site.url, logged_in=False), "/login", "login")
 
 
+def test_the_home_of_a_user_without_rights_is_accessible(site: Cluster, open_window: Open) -> None:
+    window = open_window(site.url, logged_in=False)
+    window.open("/login")
+    window.page.get_by_label("User").fill("alice")
+    window.page.get_by_label("Password").fill("pw-of-alice")
+    window.page.get_by_role("button", name="Log in").click()
+    window.shows("You have no rights yet.")
+    check_accessible(window, "home")
+
+
 def test_an_unknown_page_says_so(tab: Window) -> None:
     tab.open("/nowhere")
     assert tab.sentence == "This page does not exist."

@@ -43,9 +43,9 @@ EPOCHS = 8  # that are shown
 LINES = 4  # of a chart: slaves, nodes
 # Lines of latencies: of what, and which share of it took no longer.
 LATENCIES = {
-    "stored p50": ("append", 0.5),
-    "stored p99": ("append", 0.99),
-    "waited p99": ("append_wait", 0.99),
+    "p50": ("append", 0.5),
+    "p99": ("append", 0.99),
+    "wait p99": ("append_wait", 0.99),
     "fsync p99": ("fsync", 0.99),
 }
 ORDER_SECONDS = 10.0
@@ -269,7 +269,7 @@ def _node_charts(
         for line, (name, share) in LATENCIES.items():
             key = f"{master.replication.group}/{line}"
             lines[line] = rates.quantile(key, share, spreads[name], now, process)
-        yield axes.chart("Latency", lines, latency, 0.001)
+        yield axes.chart("Append latency", lines, latency, 0.001)
     told = sorted((node for node in nodes if node.disk_used_ratio), key=lambda node: node.name)
     disks = {}
     for node in told[:LINES]:

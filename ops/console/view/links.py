@@ -7,6 +7,7 @@ While the nodes do not answer, links are shown.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import inf
 
 from duolog import Client, DuologError, NoPermission
@@ -26,6 +27,8 @@ from duolog_server.store.metadata import AUDIT_TOPIC
 
 KNOWN_SECONDS = 10.0
 ASKED_MAX = 1000  # calls; further links are shown
+KEPT_MAX = 4096  # links whose calls are remembered
+TOLD = ("topic", "group", "producers", "selected")  # names in an address that calls depend on
 ROUNDS = 3  # in which a page is made: an answer may show links that it had not before
 NAME_CHARACTERS, END_CHARACTERS = 24, 16  # of a link whose end stays where it is cut
 Call = tuple[str, bytes]
@@ -200,7 +203,7 @@ class Rights:
         return not any(await self.denials(_calls(link.pattern, link.names)))
 
     async def allowed(self, topics: Sequence[str]) -> list[str]:
-        """Those of some topics that the viewer may look at."""
+        """The topics that the viewer may look at, of some."""
         denials = await self.denials([sees_topic(topic) for topic in topics])
         return [topic for topic, why in zip(topics, denials, strict=True) if not why]
 
@@ -228,8 +231,15 @@ class Rights:
         return not any(self._known.get(call, "") for call in calls)
 
 
-def _calls(pattern: str, names: Names) -> list[Call]:
-    return list(CALLS[pattern](names)) if pattern in CALLS else []
+def _calls(pattern: str, names: Names) -> Sequence[Call]:
+    told = tuple((name, str(names[name])) for name in TOLD if name in names)
+    return _calls_of(pattern, told) if pattern in CALLS else ()
+
+
+@lru_cache(KEPT_MAX)
+def _calls_of(pattern: str, names: tuple[tuple[str, str], ...]) -> Sequence[Call]:
+    """A page has hundreds of links to queues of one topic, and is made each second."""
+    return tuple(CALLS[pattern](dict(names)))
 
 
 @pass_context

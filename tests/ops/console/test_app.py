@@ -155,10 +155,10 @@ async def test_what_does_not_exist_is_said(node: Node) -> None:
 async def test_the_cluster_tells_how_long_sends_take_and_how_full_disks_are(
     single: duolog.Client, producer: duolog.Producer, at: httpx.AsyncClient
 ) -> None:
-    assert "Latency: stored p50 –" in await read(at, "/")
+    assert "Append latency: p50 –" in await read(at, "/")
     await producer.send("T", b"x")
     page = await read(at, "/")
-    assert re.search(rf"Latency: stored p50 [\d.]+{THIN}m?s, stored p99 [\d.]+{THIN}m?s, ", page)
+    assert re.search(rf"Append latency: p50 [\d.]+{THIN}m?s, p99 [\d.]+{THIN}m?s, ", page)
     assert re.search(rf"Disk used: \w+ \d+{THIN}%", page)
 
 
