@@ -2,7 +2,7 @@
 
 Rules: which calls the page or the action behind an address makes is written here alone. The nodes
 are asked what the viewer may call, once for all links of a page, and again after KNOWN_SECONDS.
-While the nodes do not answer, links are shown.
+While the nodes do not answer, the last answer holds; links without one are shown.
 """
 
 import time
@@ -170,6 +170,7 @@ class Rights:
         self._seconds = seconds
         self._since = -inf
         self._known: dict[Call, str] = {}  # why it is denied; empty: it is not
+        self._before: dict[Call, str] = {}  # the same, of an older answer
         self._sought: dict[Call, None] = {}
 
     async def denials(self, calls: Sequence[Call]) -> list[str]:
@@ -189,7 +190,7 @@ class Rights:
     def _fresh(self) -> None:
         now = self._seconds()
         if now - self._since > KNOWN_SECONDS or len(self._known) > 10 * ASKED_MAX:
-            self._known, self._since = {}, now
+            self._before, self._known, self._since = self._known or self._before, {}, now
 
     async def check(self, pattern: str, names: Names) -> None:
         """Raise NoPermission where a page or an action is denied."""
@@ -209,6 +210,7 @@ class Rights:
 
     async def drawn(self, draw: Callable[[], str], *, asks: bool = True) -> str:
         """A page with the links that its viewer may follow. asks: the nodes can be asked."""
+        self._fresh()
         for _ in range(ROUNDS):
             self._sought = {}
             text = draw()
@@ -228,7 +230,7 @@ class Rights:
             return link.pattern not in FOR_USERS
         calls = _calls(link.pattern, link.names)
         self._sought |= dict.fromkeys(call for call in calls if call not in self._known)
-        return not any(self._known.get(call, "") for call in calls)
+        return not any(self._known.get(call, self._before.get(call, "")) for call in calls)
 
 
 def _calls(pattern: str, names: Names) -> Sequence[Call]:
