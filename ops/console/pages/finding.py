@@ -16,10 +16,10 @@ from duolog import (
     NoPermission,
     NoSuchMessage,
     Unauthenticated,
-    UnknownTopic,
 )
 from duolog.wire import duolog_pb2 as wire
 
+from duolog_server.ops.console.pages.lists import REFUSED, refused
 from duolog_server.ops.console.pages.messages import Row, message_row
 from duolog_server.ops.console.searches import UNSEEN_SECONDS, Running
 from duolog_server.ops.console.view.addresses import MESSAGES, SEARCH_AGAIN, SEARCH_STOP, search_of
@@ -29,7 +29,6 @@ from duolog_server.ops.console.view.formatting import (
     duration,
     number,
     sentence,
-    told_apart,
 )
 from duolog_server.ops.console.view.inputs import queue_place, time_ms
 from duolog_server.ops.console.view.questions import Question
@@ -262,7 +261,7 @@ async def messages(visit: Visit) -> Shown:
     wanted = Wanted.of(visit.query)
     facts: dict[str, object] = {"search": wanted, "ways": WAYS, "rows": None, "running": None}
     facts["sentence"] = "Find a message by its key, its id, its place, its time, or what is in it."
-    over, status = False, 200
+    over = False
     try:
         if wanted.searches and wanted.value:
             found = await searched(visit, wanted)
@@ -270,10 +269,9 @@ async def messages(visit: Visit) -> Shown:
             over = found.over
         elif wanted.value or (wanted.topic and wanted.by == TIME):
             facts |= await _answer(visit, wanted)
-    except (BadRequest, UnknownTopic) as error:  # the form stays, with what was typed
-        facts["sentence"] = sentence(told_apart(str(error)))
-        status = 400 if isinstance(error, BadRequest) else 404
-    return Shown("messages.html", "Messages", facts, wanted.command, over=over, status=status)
+    except tuple(REFUSED) as error:
+        return refused(Shown("messages.html", "Messages", facts, wanted.command), error)
+    return Shown("messages.html", "Messages", facts, wanted.command, over=over)
 
 
 async def _answer(visit: Visit, wanted: Wanted) -> Mapping[str, object]:

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from duolog import BadRequest, DelayedMessage, DelayedPage, HalfMessage, HalvesPage, NoSuchMessage
 
 from duolog_server.node.runtime.numerals import number_of
-from duolog_server.ops.console.pages.lists import Pages
+from duolog_server.ops.console.pages.lists import REFUSED, Pages, refused
 from duolog_server.ops.console.view.addresses import (
     DELAYED,
     DELAYED_RECALL,
@@ -84,6 +84,12 @@ async def waiting(
     return Waiting(topic, looks, pages, flags)
 
 
+def _none(visit: Visit, template: str, title: str) -> Shown:
+    """A list without rows."""
+    facts = {"topic": visit.query.get("topic", ""), "rows": (), "pages": Pages()}
+    return Shown(template, title, {**facts, "waiting": 0, "checks_max": 0})
+
+
 def way_of(topic: str, unique_key: str) -> str:
     """The page of a message's path; empty for one without a key."""
     return address(WAY, {"key": unique_key}, topic=topic) if unique_key else ""
@@ -104,7 +110,10 @@ async def delayed(visit: Visit) -> Shown:
     async def ask(topic: str, after: str) -> DelayedPage:
         return await visit.client.admin.delayed_page(topic, after=after, limit=ROWS)
 
-    found = await waiting(visit, DELAYED, ask)
+    try:
+        found = await waiting(visit, DELAYED, ask)
+    except tuple(REFUSED) as error:
+        return refused(_none(visit, "delayed.html", "Delayed messages"), error)
     examined = sum(page.examined or 0 for page in found.looks)
     facts = {
         "sentence": _delayed_sentence(found.page, found.topic, examined),
@@ -206,7 +215,10 @@ async def half(visit: Visit) -> Shown:
     async def ask(topic: str, after: str) -> HalvesPage:
         return await visit.client.admin.halves_page(topic, after=after, limit=ROWS)
 
-    found = await waiting(visit, HALVES, ask)
+    try:
+        found = await waiting(visit, HALVES, ask)
+    except tuple(REFUSED) as error:
+        return refused(_none(visit, "half.html", "Half messages"), error)
     facts = {
         "sentence": _half_sentence(found.page, found.topic),
         "topic": found.topic,

@@ -152,6 +152,18 @@ async def test_what_does_not_exist_is_said(node: Node) -> None:
             assert f"<h1>{title}</h1>" in await read(at, path, status)
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/messages?by=key&value=k&topic=none", "/waiting?topic=none", "/waiting/half?topic=none"],
+)
+async def test_a_form_about_a_topic_that_does_not_exist_stays(
+    at: httpx.AsyncClient, path: str
+) -> None:
+    page = await read(at, path, 404)
+    assert re.search(r'<input id="\w+" name="topic"[^>]* value="none"', page)
+    assert "none" in sentence(page)
+
+
 async def test_the_cluster_tells_how_long_sends_take_and_how_full_disks_are(
     single: duolog.Client, producer: duolog.Producer, at: httpx.AsyncClient
 ) -> None:
