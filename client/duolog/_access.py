@@ -264,11 +264,15 @@ class Access:
 async def denials_of(access: Access, calls: Sequence[wire.PlannedCall]) -> list[str]:
     """Why each of some calls would be denied to this client's user; empty for one that would not.
 
-    Where there are no users, or an older node does not say, none would.
+    Nodes say why of the first one alone. Where there are no users, or an older node does not say,
+    none would.
     """
     request = wire.WhoAmIRequest(calls=calls)
     reply = await access._ask(lambda stub, left: stub.WhoAmI(request, timeout=left))
-    return list(reply.denials) or [""] * len(calls)
+    denials = ["denied" if one else "" for one in reply.denied] or [""] * len(calls)
+    if reply.denial:
+        denials[denials.index("denied")] = reply.denial
+    return denials
 
 
 def _user(reply: wire.UserReply) -> User:

@@ -102,7 +102,7 @@ class AccessService(stubs.AccessServicer):
 
     @unary
     async def WhoAmI(self, request: wire.WhoAmIRequest, context: Caller) -> wire.UserReply:
-        """The user that calls, and why it could not make some calls."""
+        """The user that calls, and which of some calls it could not make."""
         principal = PRINCIPAL.get()
         if self._access is None or principal is None:
             return wire.UserReply()
@@ -112,7 +112,8 @@ class AccessService(stubs.AccessServicer):
             return wire.UserReply(user=principal.name)
         # The one of a file has another on each node, until there are users.
         reply = _changed(user) if self._stored(user.name) == user.password else _reply(user)
-        reply.denials.extend(denials)
+        reply.denied = bytes(map(bool, denials))  # an answer of a few bytes: it is not counted
+        reply.denial = next(filter(None, denials), "")
         return reply
 
     async def _denials(

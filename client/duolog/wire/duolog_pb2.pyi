@@ -1596,7 +1596,7 @@ class PutUserRequest(_message.Message):
     def __init__(self, user: _Optional[str] = ..., password: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ..., create: _Optional[bool] = ..., generation: _Optional[bytes] = ..., generation_counts: _Optional[bool] = ...) -> None: ...
 
 class UserReply(_message.Message):
-    __slots__ = ("user", "super", "disabled", "signs", "recovered_ms", "decision", "generation", "denials")
+    __slots__ = ("user", "super", "disabled", "signs", "recovered_ms", "decision", "generation", "denied", "denial")
     USER_FIELD_NUMBER: _ClassVar[int]
     SUPER_FIELD_NUMBER: _ClassVar[int]
     DISABLED_FIELD_NUMBER: _ClassVar[int]
@@ -1604,7 +1604,8 @@ class UserReply(_message.Message):
     RECOVERED_MS_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
-    DENIALS_FIELD_NUMBER: _ClassVar[int]
+    DENIED_FIELD_NUMBER: _ClassVar[int]
+    DENIAL_FIELD_NUMBER: _ClassVar[int]
     user: str
     super: bool
     disabled: bool
@@ -1612,8 +1613,9 @@ class UserReply(_message.Message):
     recovered_ms: int
     decision: TestAccessReply
     generation: bytes
-    denials: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, user: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ..., recovered_ms: _Optional[int] = ..., decision: _Optional[_Union[TestAccessReply, _Mapping]] = ..., generation: _Optional[bytes] = ..., denials: _Optional[_Iterable[str]] = ...) -> None: ...
+    denied: bytes
+    denial: str
+    def __init__(self, user: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ..., recovered_ms: _Optional[int] = ..., decision: _Optional[_Union[TestAccessReply, _Mapping]] = ..., generation: _Optional[bytes] = ..., denied: _Optional[bytes] = ..., denial: _Optional[str] = ...) -> None: ...
 
 class DeleteUserRequest(_message.Message):
     __slots__ = ("user",)

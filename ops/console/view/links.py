@@ -174,17 +174,13 @@ class Rights:
         self._sought: dict[Call, None] = {}
 
     async def denials(self, calls: Sequence[Call]) -> list[str]:
-        """Why each of some calls is denied; empty for one that is not."""
-        if not self.user or self._client is None:
+        """Why each of some calls is denied, in words for the first; empty for one that is not."""
+        if not self.user:
             return [""] * len(calls)
         self._fresh()
         unknown = [call for call in dict.fromkeys(calls) if call not in self._known]
         if unknown:
-            asked = [
-                wire.PlannedCall(method=name, request=one) for name, one in unknown[:ASKED_MAX]
-            ]
-            found = await denials_of(self._client.access, asked)
-            self._known |= zip(unknown, found, strict=False)
+            self._known |= zip(unknown, await self._asked(unknown), strict=False)
         return [self._known.get(call, "") for call in calls]
 
     def _fresh(self) -> None:
@@ -194,10 +190,16 @@ class Rights:
 
     async def check(self, pattern: str, names: Names) -> None:
         """Raise NoPermission where a page or an action is denied."""
-        denials = await self.denials(_calls(pattern, names))
-        why = next(filter(None, denials), "")
+        calls = _calls(pattern, names)
+        why = next(filter(None, await self._asked(calls)), "") if self.user and calls else ""
         if why:
             raise NoPermission(f"user {self.user}: {why}")
+
+    async def _asked(self, calls: Sequence[Call]) -> list[str]:
+        """Ask the nodes."""
+        assert self._client is not None, "there are users"
+        planned = [wire.PlannedCall(method=name, request=one) for name, one in calls[:ASKED_MAX]]
+        return await denials_of(self._client.access, planned)
 
     async def may(self, link: Address) -> bool:
         """Whether what is behind a link is not denied."""

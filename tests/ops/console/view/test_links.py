@@ -34,10 +34,8 @@ class Nodes:
         self.asked.append(len(request.calls))
         if self.wrong is not None:
             raise self.wrong
-        return wire.UserReply(
-            user="alice",
-            denials=["no" if call.method in self.denied else "" for call in request.calls],
-        )
+        denied = bytes(call.method in self.denied for call in request.calls)
+        return wire.UserReply(user="alice", denied=denied, denial="no" if any(denied) else "")
 
 
 class Page:
