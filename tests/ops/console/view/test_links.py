@@ -1,6 +1,7 @@
 """Links that viewers get: what the nodes are asked for them, and when."""
 
-from typing import Any, cast
+from collections.abc import Awaitable, Callable
+from typing import cast
 
 import duolog
 import pytest
@@ -27,7 +28,7 @@ class Nodes:
     def access(self) -> "Nodes":
         return self
 
-    async def _ask(self, make: Any) -> wire.UserReply:
+    async def _ask(self, make: Callable[..., Awaitable[wire.UserReply]]) -> wire.UserReply:
         return await make(self, 1.0)
 
     async def WhoAmI(self, request: wire.WhoAmIRequest, timeout: float) -> wire.UserReply:
