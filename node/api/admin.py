@@ -588,7 +588,10 @@ class AdminService(stubs.AdminServicer):
         """The cluster as this node knows it."""
         mine = self._status()
         down = mine.replication.down  # also one that hangs, on a connection that is still open
-        others = [node_of(row, mine) for row in mine.replication.slaves if row.name not in down]
+        failover = self._broker.failover
+        registered = failover.machine.view.replicas if failover is not None else {}
+        slaves = (row for row in mine.replication.slaves if row.name not in down)
+        others = [node_of(row, mine, registered) for row in slaves]
         slave = self._broker.replication.slave
         following = slave is not None and slave.state is ConnectionState.TRANSFER
         if slave is not None and slave.master_node and (following or not self._elected):
@@ -605,8 +608,8 @@ class AdminService(stubs.AdminServicer):
                 )
             )
         reply = wire.ClusterStatusReply(cluster=self._broker.node.cluster, nodes=[mine, *others])
-        if self._broker.failover is not None:
-            add_routed(reply, self._broker.failover.routes)
+        if failover is not None:
+            add_routed(reply, failover.routes)
         return reply
 
     @unary

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.ha.failover import Role
-from duolog_server.ha.groupstate import View
+from duolog_server.ha.groupstate import Registration, View
 from duolog_server.node.broker import Broker
 from duolog_server.node.election.failover import FailoverService
 
@@ -107,12 +107,19 @@ def _add_election(status: wire.ReplicationStatus, failover: FailoverService, now
     )
 
 
-def node_of(row: wire.SlaveStatus, master: wire.NodeStatusReply) -> wire.NodeStatusReply:
-    """A slave as its master sees it, in the form of a node status."""
+def node_of(
+    row: wire.SlaveStatus, master: wire.NodeStatusReply, registered: Mapping[str, Registration]
+) -> wire.NodeStatusReply:
+    """A slave as its master sees it, in the form of a node status.
+
+    One that was refused has said nothing of itself: it is to be asked where it is registered.
+    """
+    known = registered.get(row.name) if not row.endpoint else None
     return wire.NodeStatusReply(
         name=row.name,
         role="SLAVE",
-        listen=row.endpoint,
+        listen=row.endpoint if known is None else known.endpoint,
+        stale=known is not None,
         max_offset=row.received_offset,
         flushed_offset=row.durable_offset,
         confirm_offset=min(row.received_offset, master.confirm_offset),
