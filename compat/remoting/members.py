@@ -11,7 +11,7 @@ a heartbeat may name a thousand groups, each with as many subscriptions.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from duolog import _errors as sdk
 
@@ -75,10 +75,12 @@ class Members:
     def beat(
         self, peer: Peer, heartbeat: Heartbeat, mono_ms: MonoMs, user: Principal | None = None
     ) -> set[str]:
-        """Note a client's heartbeat; the groups that it changes.
+        """Note a client's heartbeat; the groups that it changes, whose members are to be told.
 
-        A group that has too many members stays as it is. user: who sent it. Raises Busy, and notes
-        nothing, where there is no memory for what it says.
+        A newer version of the same subscriptions is no change: clients of RocketMQ 5 whose queues
+        are assigned to them make one each time they are told. A group that has too many members
+        stays as it is. user: who sent it. Raises Busy, and notes nothing, where there is no memory
+        for what it says.
         """
         sizes = self._room_for(peer, heartbeat)
         self._know_as(peer, heartbeat.client_id if heartbeat.producers else "", user)
@@ -93,8 +95,13 @@ class Members:
             if known is None and len(members) >= MEMBERS_MAX:
                 continue
             if known is None or (known.client_id, known.data) != (heartbeat.client_id, data):
-                changed.add(data.group)
                 self._reads.pop(data.group, None)
+                if (
+                    known is None
+                    or known.client_id != heartbeat.client_id
+                    or _unversioned(known.data) != _unversioned(data)
+                ):
+                    changed.add(data.group)
             size = sizes[data.group]
             self._count(peer, size - (0 if known is None else known.size))
             since = mono_ms if known is None else known.since_ms
@@ -303,6 +310,11 @@ class Members:
     def __len__(self) -> int:
         """Members of all groups."""
         return sum(map(len, self._groups.values()))
+
+
+def _unversioned(data: ConsumerData) -> ConsumerData:
+    same = tuple(replace(one, version=0) for one in data.subscriptions)
+    return replace(data, subscriptions=tuple(sorted(same, key=lambda one: one.topic)))
 
 
 def _size_of(data: ConsumerData) -> int:

@@ -100,6 +100,21 @@ def test_a_group_reads_what_the_newest_subscriptions_of_its_members_say() -> Non
     assert members.client(other) is None
 
 
+def test_a_newer_version_of_the_same_subscriptions_is_no_change() -> None:
+    """Told of it, members would make newer ones each, and be told of those."""
+    members, one = Members(), Client("one")
+
+    def said(*subscriptions: Subscription) -> set[str]:
+        data = ConsumerData("g", False, True, subscriptions)
+        return members.beat(one, Heartbeat("one", (), (data,)), MonoMs(0))
+
+    assert said(Subscription("T", "*", version=1), Subscription("U", "*", version=1)) == {"g"}
+    assert said(Subscription("U", "*", version=3), Subscription("T", "*", version=2)) == set()
+    assert members.reads("g")["U"].version == 3
+    assert said(Subscription("T", "red", version=2), Subscription("U", "*", version=3)) == {"g"}
+    assert said(Subscription("T", "red", version=2)) == {"g"}
+
+
 def test_what_a_connection_says_of_itself_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PEER_BYTES_MAX", 20 * module.GROUP_BYTES)
     members, one = Members(), Client("one")
