@@ -8,7 +8,7 @@ too many bytes for a topic, the SHA-256 of the part behind the prefix takes its 
 import hashlib
 from collections.abc import Iterable
 
-from duolog_server.store.record import TOPIC_BYTES_MAX
+from duolog_server.store.names import TOPIC_BYTES_MAX
 
 RETRY, DEAD = PREFIXES = ("%RETRY%", "%DLQ%")
 _DIGEST_CHARACTERS = 64

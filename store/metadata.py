@@ -15,7 +15,7 @@ from duolog_server.store.births import Births
 from duolog_server.store.delay import SCHEDULE_TOPIC
 from duolog_server.store.errors import BadGroup, BadMessage
 from duolog_server.store.lightqueues import is_light
-from duolog_server.store.record import wrong_characters
+from duolog_server.store.names import wrong_characters
 
 SYSTEM_PREFIX = "DUOLOG_SYS_"
 SYSTEM_TOPIC = SYSTEM_PREFIX + "METADATA"

@@ -29,6 +29,7 @@ from duolog_server.store.lightqueues import (
     NAME_BYTES_MAX,
     is_light,
 )
+from duolog_server.store.names import check_topic
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.options import StoreOptions
 from duolog_server.store.queueends import QueueEnds, QueueKey
@@ -41,7 +42,6 @@ from duolog_server.store.record import (
     TRANSACTION_ROLLBACK,
     Host,
     RecordHeader,
-    check_topic,
 )
 from duolog_server.store.status import PutMessageStatus
 

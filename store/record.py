@@ -29,13 +29,13 @@ import numpy as np
 from duolog_server.store.errors import BadMessage
 from duolog_server.store.kernels import encode, scan
 from duolog_server.store.kernels.jit import I64, U8
+from duolog_server.store.names import TOPIC_BYTES_MAX
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 
 NAME_VALUE_SEPARATOR = "\x01"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 PROPERTY_SEPARATOR = "\x02"
 ONE_KEY, ONE_KEY_SET = "ONE_KEY", "true"  # KEYS is one key with spaces in it
-TOPIC_BYTES_MAX = 127
 PROPERTIES_BYTES_MAX = 32767  # of a record: the field that says how many is a signed short
 # What nodes, and RocketMQ's consumers, may add to a message until its last copy is consumed, and
 # the most bytes of each value. A half message has a PGROUP as well, but none of the other copies.
@@ -71,32 +71,6 @@ STORE_HOST_V6 = scan.STORE_HOST_V6
 _BEFORE_HOSTS = struct.Struct(">iIIiiqqiq")
 _STORE_TIME = struct.Struct(">q")
 _AFTER_HOSTS = struct.Struct(">iqi")
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-_NOT_OF_NAMES = re.compile(r"[^%|a-zA-Z0-9_-]")
-
-
-def check_topic(name: str) -> None:
-    """Raise BadMessage if a topic's name is invalid: letters, digits, `%|_-`, at most 127 bytes."""
-    if not name:
-        raise BadMessage("the topic name is empty")
-    if len(name) > TOPIC_BYTES_MAX:
-        raise BadMessage(f"the topic name has {len(name)} characters, the limit is 127")
-    wrong = wrong_characters("topic", name)
-    if wrong:
-        raise BadMessage(wrong)
-
-
-def wrong_characters(what: str, name: str) -> str:
-    """Why the characters of a topic's or group's name are refused, with a name to use in its place;
-    empty where they are not.
-    """
-    if _NAME.fullmatch(name):
-        return ""
-    found, usable = sorted(set(_NOT_OF_NAMES.findall(name))), _NOT_OF_NAMES.sub("_", name)
-    return (
-        f"{what} {name!r} has {''.join(found)!r}: RocketMQ allows letters, digits and %|_- in names"
-        f"{f'; try {usable!r}' if usable.strip('_') else ''}"
-    )
 
 
 @lru_cache(4096)

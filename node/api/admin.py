@@ -65,9 +65,9 @@ from duolog_server.store.metadata import (
     is_reserved_topic,
     is_system_topic,
 )
+from duolog_server.store.names import check_topic
 from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.queueends import QueueKey
-from duolog_server.store.record import check_topic
 
 log = structlog.get_logger("duolog.node")
 

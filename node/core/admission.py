@@ -17,7 +17,7 @@ from duolog_server.store.metadata import (
     TopicConfig,
     is_closed_topic,
 )
-from duolog_server.store.record import check_topic
+from duolog_server.store.names import check_topic
 from duolog_server.store.status import PutMessageStatus
 
 CHANGE_PATIENCE_MS = 1000  # less than a client waits for an answer

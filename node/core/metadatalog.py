@@ -48,9 +48,9 @@ from duolog_server.store.metadata import (
 )
 from duolog_server.store.metadatafiles import MetadataFiles, SavedEnds
 from duolog_server.store.metadatarecovery import Doubt, MetadataRecovery, Recovered
+from duolog_server.store.names import check_topic
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.reader import Wanted
-from duolog_server.store.record import check_topic
 from duolog_server.store.status import BrokerRole, PutMessageStatus
 
 log = structlog.get_logger("duolog.node")

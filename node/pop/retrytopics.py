@@ -19,10 +19,10 @@ from duolog_server.node.deferred.delayservice import DelayService
 from duolog_server.node.deferred.redirect import stored_again
 from duolog_server.store.grouptopics import dead_letter_topic, group_retry_topic, retry_topic
 from duolog_server.store.metadata import PRIORITY
+from duolog_server.store.names import TOPIC_BYTES_MAX
 from duolog_server.store.reader import GetResult
 from duolog_server.store.record import (
     PROPERTIES_BYTES_MAX,
-    TOPIC_BYTES_MAX,
     Record,
     decode_properties,
     room_for,

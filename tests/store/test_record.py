@@ -14,12 +14,12 @@ from duolog_server.store.commitlog import WHOLE, CommitLog, Part, read_record
 from duolog_server.store.errors import BadMessage, CorruptRecord
 from duolog_server.store.kernels import scan
 from duolog_server.store.kernels.jit import EMPTY_I64
+from duolog_server.store.names import check_topic
 from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.osdisk import OsDisk
 from duolog_server.store.record import (
     Host,
     RecordHeader,
-    check_topic,
     decode_properties,
     encode_properties,
     offset_message_id,

@@ -13,7 +13,8 @@ from duolog_server.compat.grpc.protocol.codes import Refused
 from duolog_server.compat.grpc.protocol.stubs import Code, Resource
 from duolog_server.store import lightqueues
 from duolog_server.store.metadata import is_closed_topic
-from duolog_server.store.record import has_control, wrong_characters
+from duolog_server.store.names import wrong_characters
+from duolog_server.store.record import has_control
 
 TOPIC_MAX = 127
 GROUP_MAX = 255

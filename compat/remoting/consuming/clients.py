@@ -44,8 +44,8 @@ from duolog_server.store.clocks import MonoMs
 from duolog_server.store.errors import BadGroup
 from duolog_server.store.grouptopics import group_retry_topic
 from duolog_server.store.metadata import check_group
+from duolog_server.store.names import TOPIC_BYTES_MAX
 from duolog_server.store.queueends import QueueKey
-from duolog_server.store.record import TOPIC_BYTES_MAX
 
 LOCK_MS = 60_000  # RocketMQ's: clients renew every 20 s
 LOCKS_MAX = 100_000  # of all groups; each takes 300 bytes
