@@ -604,8 +604,6 @@ class TransactionService:
                 turns.add(half)
             else:
                 await self._check(halves, half)
-            if halves is not self._halves:
-                return
         for group in turns.groups(times.mono_ms()):
             if len(self._asking) >= GROUPS_AT_ONCE:
                 return  # those that took none are left alone for a moment, in which others come

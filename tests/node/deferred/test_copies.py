@@ -11,7 +11,7 @@ from duolog._terms import Terms
 from duolog._unrouted import Place
 
 from duolog_server.node.deferred.delayservice import TIMER_TOPIC
-from duolog_server.node.deferred.redirect import NOTES, fitting
+from duolog_server.node.deferred.redirect import NOTES, _real, fitting
 from duolog_server.node.deferred.transactionservice import DISCARD_TOPIC, HALF_TOPIC
 from duolog_server.ops.inspection.deadletters.redelivery import MARK, Bounds, redeliver
 from duolog_server.ops.inspection.messages.sending import copy_of, message_at, send
@@ -141,8 +141,17 @@ def test_notes_are_left_out_in_their_order_and_nothing_else() -> None:
         assert len(text) <= room
         assert left == list(NOTES[len(NOTES) - len(left) :])
         assert {name: found[name] for name in own} == own
+        gone = NOTES[: len(NOTES) - len(left)]
+        assert not gone or len(text) + len(f"\x02{gone[-1]}\x01n") > room, "it has no room"
     assert left == list(NOTES)
     assert fitting({**notes, **own}, len(text)).decode() == text
+
+
+@pytest.mark.parametrize(("said", "queue_id"), [(b"3", 3), (b"-1", 0), (b"x", 0), (b"", 0)])
+def test_a_queue_that_is_none_is_the_first(said: bytes, queue_id: int) -> None:
+    """In what RocketMQ stored, or anybody who wrote into the topic itself."""
+    block = b"REAL_TOPIC\x01T\x02p\x01v\x02REAL_QID\x01" + said
+    assert _real(block, frozenset()) == ("T", queue_id, b"p\x01v")
 
 
 @pytest.mark.parametrize(

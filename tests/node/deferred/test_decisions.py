@@ -24,6 +24,7 @@ from duolog_server.store.errors import BadMessage, StoreClosed
 from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.reader import EMPTY_TABLE, GetResult
+from duolog_server.store.record import SENT_PROPERTIES_BYTES_MAX
 from duolog_server.store.status import PutMessageStatus
 from tests.node.deferred.test_delays import damage
 from tests.node.deferred.test_delayservice import without_the_first
@@ -266,7 +267,7 @@ async def test_a_half_message_that_stays_unreadable_is_waited_for_within_a_bound
     (later,) = prepare(broker)
     with pytest.raises(duolog.Unavailable, match="cannot be read yet"):
         async with asyncio.timeout(10):
-            await service._reaching([later])
+            await service._reaching([0, later])
 
 
 async def test_the_commit_of_a_damaged_half_message_stores_no_other_one_in_its_place(
@@ -290,6 +291,19 @@ async def test_the_commit_of_a_damaged_half_message_stores_no_other_one_in_its_p
     assert [body for _, body, _ in found.rows()] == [b"half message %d" % k for k in (0, 2, 4)]
     assert sorted(await service._known()) == [1, 3]
     assert service.validate() == ""
+
+
+async def test_a_record_that_a_read_leaves_out_is_looked_for_once(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, (origin,) = broker.transactions, prepare(broker)
+    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] == 1)
+    whole, reads = service._record(origin), [EMPTY_TABLE]
+    get = broker.store.get
+    monkeypatch.setattr(broker.store, "get", lambda *where: replace(get(*where), table=reads.pop()))
+    monkeypatch.setattr(service, "_record", lambda offset: whole)
+    with pytest.raises(duolog.NoSuchMessage, match="0 no longer exists"):
+        service._consecutive(origin, 1)
 
 
 async def test_what_nobody_is_asked_about_is_given_up_before_retention_deletes_it(
@@ -500,6 +514,11 @@ async def test_a_half_message_has_a_group_and_a_bounded_first_check(
     with pytest.raises(BadMessage):
         broker.transactions.half(large, "g")
     broker.transactions.half(replace(large, accepted=True), "g")
+    full = Columns.of([b""], [b"p\x01".ljust(SENT_PROPERTIES_BYTES_MAX, b"v")])
+    long_name = "\N{GRINNING FACE}" * 220  # of four bytes each
+    with pytest.raises(BadMessage):
+        broker.transactions.half(PutBatch("T", 0, full, 1), long_name)
+    broker.transactions.half(PutBatch("T", 0, full, 1, accepted=True), long_name)
     broker.transactions.half(batch(), "g", 0)
 
 
@@ -731,6 +750,16 @@ async def test_a_group_is_asked_until_it_takes_nothing_and_by_one_task(
         await service._check_due(halves, tasks)
     assert producers.asked == [0, 1, 3], "g is left alone for a moment"
     assert service.validate() == ""
+
+
+async def test_what_was_checked_often_enough_is_given_up_also_while_its_group_is_asked(
+    broker: Broker,
+) -> None:
+    service, halves = await own_service(broker, 1, timeout_ms=0, check_max=0)
+    async with asyncio.TaskGroup() as tasks:
+        service._asking["g"] = tasks.create_task(asyncio.sleep(0))
+        await service._check_due(halves, tasks)
+    assert service.waiting == 0
 
 
 async def test_a_check_that_cannot_be_stored_is_made_again_after_the_interval(

@@ -21,6 +21,8 @@ from duolog_server.node.deferred.delayservice import (
 )
 from duolog_server.store.clocks import MonoMs, WallMs
 from duolog_server.store.columns import Columns
+from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.errors import StoreClosed
 from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.reader import Wanted
@@ -287,6 +289,11 @@ async def test_what_retention_deleted_is_passed_over(
     await world.deliver()
     assert world.delays.waiting == 2
     assert world.delays.unread == 0
+    monkeypatch.setattr(world.broker.store, "queue_range", lambda *_: (3, 3))
+    world.delays.role_changed()
+    await world.delays._opened()
+    with pytest.raises(duolog.NoSuchMessage):
+        await world.delays.recall("T", RecallHandle(world.broker.group, "T", 2, f"{2:032d}"))
     times = world.delays._times(np.array([1, 2], np.int64), WallMs(world.began))
     assert times.tolist() == [world.began] * 2, "they are overdue now"
     gone = world.delays._times(np.array([7, 8], np.int64), WallMs(world.began))
@@ -335,6 +342,33 @@ async def test_a_service_that_delivered_nothing_notes_nothing(
     assert notes == [{"op": "timers", "low": 1, "done": 1}]
 
 
+async def test_a_message_whose_key_was_sent_again_is_delivered(world: World) -> None:
+    """Only what was due before this mastership may have been delivered by the last master."""
+    await world.deliver()
+    await world.put(1)
+    again = PutBatch("T", 0, Columns.of([b"again"], [b"UNIQ_KEY\x01%032d" % 0]), 1, accepted=True)
+    world.broker.log.write(again)
+    await world.dispatched()
+    world.later = HOUR_MS
+    await world.deliver()
+    assert await world.found() == [b"again", b"1"]
+
+
+async def test_jumps_of_the_clock_count_within_one_mastership(world: World) -> None:
+    stored = world.began
+
+    def waits_longer() -> int:
+        due = np.array([stored + HOUR_MS], np.int64)
+        return int(world.delays._forward_steps.corrected(due, HOUR_MS)[0]) - int(due[0])
+
+    for _ in range(2):
+        world.delays.role_changed()
+        assert waits_longer() == 0
+        world.began = WallMs(world.began + 2 * HOUR_MS)
+        world.delays._store_ms()
+        assert waits_longer() == 2 * HOUR_MS
+
+
 # -- a change of the master ------------------------------------------------------------------------
 
 
@@ -352,6 +386,43 @@ async def test_a_new_master_knows_what_was_delivered_and_what_waits(world: World
     assert world.delays.waiting_until([10**15]) == [0]
     await world.deliver()
     assert (await world.found(), world.delays.waiting) == ([b"1"], 2)
+
+
+async def test_notes_of_what_was_delivered_behind_a_waiting_message_are_read_again(
+    world: World,
+) -> None:
+    await world.put(3, 1)
+    world.later = HOUR_MS
+    await world.deliver()
+    world.delays._note_progress(await world.delays._opened())
+    assert world.delays._noted == (0, 0)
+    world.delays.role_changed()
+    await world.deliver()
+    assert (await world.found(), world.delays.waiting) == ([b"1"], 1)
+
+
+async def test_what_waits_is_known_wholly_or_not_at_all(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the notes, what was delivered would be delivered again."""
+    await world.put(1)
+    world.later = HOUR_MS
+    await world.deliver()
+    world.delays.role_changed()
+    get = world.broker.store.get
+
+    def unreadable(topic: str, *where: Any) -> Any:
+        if topic == DONE_TOPIC:
+            raise StoreClosed
+        return get(topic, *where)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.broker.store, "get", unreadable)
+        with pytest.raises(StoreClosed):
+            await world.delays._opened()
+    assert not world.delays.known
+    await world.delays._opened()
+    assert world.delays.waiting == 0
 
 
 async def test_a_message_that_the_last_master_delivered_is_told_from_one_it_did_not(
@@ -406,6 +477,23 @@ async def test_long_delayed_messages_are_stored_again_before_retention_deletes_t
     assert await world.found() == [b"60", b"61"]
 
 
+async def test_what_is_gone_or_has_no_topic_any_more_is_not_stored_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.put(60, 61)
+    timers = await world.delays._opened()
+    births = world.broker.metadata.births
+    births.topics["T"] = births.newest = world.broker.store.max_offset
+    read, gone = world.broker.store.record_at, [True, False]
+    monkeypatch.setattr(
+        world.broker.store, "record_at", lambda *place: None if gone.pop(0) else read(*place)
+    )
+    await world.delays._roll(timers, WallMs(world.began + 59 * HOUR_MS))
+    await world.dispatched()
+    await world.delays._opened()
+    assert (world.delays.waiting, world.done()) == (0, 2)
+
+
 async def test_what_cannot_be_stored_again_waits_where_it_is(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -447,7 +535,18 @@ async def test_nothing_is_delivered_before_the_node_may_store(
     monkeypatch.setattr(delayservice, "TICK_SECONDS", 0.002)
     monkeypatch.setattr(delayservice, "NOTE_SECONDS", 0.1)
     await world.put(1, -1)
+    unknown = PutBatch(
+        SCHEDULE_TOPIC, LEVEL, Columns.of([b"of a level that is none"]), 1, accepted=True
+    )
+    world.broker.log.write(unknown)
+    await world.dispatched()
     world.later = 2 * HOUR_MS + 60_000
+    rolled: list[object] = []
+
+    async def roll(*what: object) -> None:
+        rolled.append(what)
+
+    monkeypatch.setattr(world.delays, "_roll", roll)
     answers: list[bool] = []
     may_store = False
 
@@ -462,11 +561,14 @@ async def test_nothing_is_delivered_before_the_node_may_store(
     assert await world.found() == []
     may_store = True
     tables = world.broker.metadata.tables
-    await until(lambda: tables.timers[0] == 1 and tables.delay_offsets.get(LEVEL) == 1)
+    await until(
+        lambda: running.done() or (tables.timers[0] == 1 and tables.delay_offsets.get(LEVEL) == 1)
+    )
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await world.dispatched()
     assert sorted(await world.found()) == [b"-1", b"1"]
+    assert rolled == [], "its time has not come"
 
 
 async def test_timed_messages_are_counted_by_their_topics(
