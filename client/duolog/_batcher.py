@@ -305,7 +305,7 @@ class Batcher:
                 posting, _ = self._roomy.popitem()
                 self._give_back(posting)
             used = self.used
-            if used >= self.buffer_bytes and self._linger > 0:
+            if used >= self.buffer_bytes:
                 self._call(self._hurry)  # nothing more will come
         if used >= self.buffer_bytes:
             raise BufferFull(

@@ -203,7 +203,6 @@ class Transactions:
         await self._listening.stop()
         await self._answering.stop()
         self._listeners.clear()
-        self._started = False
         await self._deciding.finish(self._timeout)
         await self._deciding.stop()
         await self._producer.close()

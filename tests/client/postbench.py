@@ -58,6 +58,7 @@ class Nodes:
         self.let = asyncio.Event()
         self.let.set()
         self.batches: list[tuple[Slot | None, list[bytes]]] = []
+        self.sent: list[Batch] = []
         self.under_way: dict[Slot | None, int] = {}
         self.most: dict[Slot | None, int] = {}
         self.error: Exception | None = None
@@ -82,6 +83,7 @@ class Nodes:
             raise duolog.MessageTooLarge("bad")
         first = sum(len(those) for slot, those in self.batches if slot == batch.slot)
         self.batches.append((batch.slot, bodies))
+        self.sent.append(batch)
         queue_id = 9 if batch.slot is None else batch.slot[1]
         return [Part(batch.topic, queue_id, batch.first, batch.count, first, 0, 0, "PUT_OK")]
 

@@ -8,11 +8,14 @@ import duolog
 import grpc
 import grpc.aio
 import pytest
+from duolog import _admin
 from duolog import _fromwire as fromwire
+from duolog._access import Access
 from duolog._admin import Admin, joined, merged, patience_with
 from duolog._connection import Connection, Others
 from duolog._errors import ERROR_KEY, error_of
 from duolog._router import Router
+from duolog._runtime import MACHINE
 from duolog.wire import duolog_pb2 as wire
 
 
@@ -438,3 +441,52 @@ async def test_orders_to_a_cluster_reach_a_node_of_it() -> None:
     assert [(one.node, one.undo) for one in (drain, undo)] == [("n1", False), ("n1", True)]
     assert (forget.node, freeze.HasField("seconds")) == ("n2", False)
     assert (guarantee.setting, guarantee.value) == ("ack", "durable")
+
+
+async def test_a_master_that_does_not_answer_tells_no_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replies = [wire.ClusterStatusReply(cluster="c"), None]
+
+    async def ask(*_: object) -> wire.ClusterStatusReply | None:
+        return replies.pop(0)
+
+    monkeypatch.setattr(_admin, "ask_one", ask)
+    told = await _admin._cluster_as_told_by("127.0.0.1:1", MACHINE)
+    assert told is not None
+    assert told.cluster == "c"
+    assert await _admin._cluster_as_told_by("127.0.0.1:1", MACHINE) is None
+
+
+class Told(Access):
+    """Users in replica groups, which answer with these generations of a password."""
+
+    def __init__(self, *rounds: Callable[[bytes], list[bytes]]) -> None:
+        super().__init__(cast(Any, None), 1.0)
+        self.rounds = list(rounds)
+        self.asked: list[wire.PutUserRequest] = []
+
+    async def _put_everywhere(self, request: wire.PutUserRequest) -> list[wire.UserReply]:
+        self.asked.append(request)
+        told = self.rounds.pop(0)(request.generation)
+        return [wire.UserReply(user="u", generation=one) for one in told]
+
+
+@pytest.mark.parametrize("told", [lambda drawn: [drawn] * 2, lambda drawn: [b"", drawn]])
+async def test_a_password_that_is_new_everywhere_is_put_once(
+    told: Callable[[bytes], list[bytes]],
+) -> None:
+    access = Told(told)
+    await access.alter_user("u", password="a password of the test")
+    assert len(access.asked) == 1
+
+
+async def test_a_password_that_some_groups_had_already_is_of_their_generation_everywhere() -> None:
+    """Who signed in with it stays so: it is the password that it was."""
+    for old in (bytes(16), b"\xff" * 16):
+        access = Told(lambda drawn, old=old: [drawn, old], lambda drawn: [drawn] * 2)  # type: ignore[misc]
+        user = await access.alter_user("u", password="a password of the test", signs=True)
+        again = access.asked[1]
+        assert (again.user, again.password, again.signs) == ("u", "a password of the test", True)
+        assert (again.generation, again.generation_counts) == (old, True)
+        assert user.generation == old

@@ -81,6 +81,9 @@ async def test_what_comes_each_time_is_looked_for_and_tries_in_vain_get_rarer() 
     await asyncio.sleep(0)
     world.poll.expect()
     assert world.poll.polling
+    world.poll.came()
+    await asyncio.sleep(0)
+    assert [bool(await world.in_vain()) for _ in range(3)] == [True, False, True]
 
 
 async def test_it_gives_way_to_a_program_and_ignores_what_came_unexpectedly() -> None:

@@ -86,3 +86,28 @@ def test_no_handler_takes_a_timeout_of_duologs_for_one_of_pythons_by_accident() 
                 if isinstance(node, ast.AsyncFunctionDef) and any(swallowing(node)):
                     found.add((str(file.relative_to(ROOT)), node.name))
     assert found == EXEMPT
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (duolog.ResultUnknown, {"status": "FLUSH_SLAVE_TIMEOUT"}),
+        (duolog.NotMaster, {"endpoint": "other:1", "epoch": 7, "master_away": True}),
+        (duolog.Throttled, {"retry_after_ms": 9}),
+    ],
+)
+def test_what_a_node_says_of_an_error_is_read_from_where_grpc_has_it(
+    raised: type[duolog.DuologError], said: dict[str, object]
+) -> None:
+    code, name = _errors.status_of(raised("no"))
+    trailing = grpc.aio.Metadata(
+        (_errors.ERROR_KEY, name),
+        (_errors.STATUS_KEY, "FLUSH_SLAVE_TIMEOUT"),
+        (_errors.MASTER_KEY, "other:1"),
+        (_errors.EPOCH_KEY, "7"),
+        (_errors.AWAY_KEY, "1"),
+        (_errors.RETRY_KEY, "9"),
+    )
+    found = _errors.error_of(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, "no"))
+    assert type(found) is raised
+    assert {key: getattr(found, key) for key in said} == said

@@ -1,5 +1,6 @@
 """Frames: split anywhere they are reassembled, and invalid bytes are a typed error."""
 
+import mmap
 import struct
 import sys
 from pathlib import Path
@@ -145,3 +146,23 @@ def test_methods_have_numbers_and_transports_names(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("DUOLOG_TRANSPORT", "GRPC")
     with pytest.raises(duolog.BadRequest, match="DUOLOG_TRANSPORT is 'GRPC'; use frames or grpc"):
         Connection(("127.0.0.1:1",))
+
+
+@pytest.mark.parametrize("kind", [Kind.WELCOME, Kind.HELLO])
+@pytest.mark.parametrize("cut", [0, 1])
+def test_an_answer_to_the_greeting_has_its_kind_and_its_length(kind: Kind, cut: int) -> None:
+    (found,) = feed(FrameReader(LIMIT), frames.welcome(LIMIT, 9), [100])
+    payload = found[5][: len(found[5]) - cut]
+    answer = Frame(kind, 0, 0, 0, 0, memoryview(payload))
+    if kind is Kind.WELCOME and not cut:
+        assert frames.read_welcome(answer).calls_max == 9
+        return
+    with pytest.raises(FrameError, match="invalid answer"):
+        frames.read_welcome(answer)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="its memory is always taken at once")
+def test_memory_of_a_very_long_frame_is_taken_as_it_is_filled() -> None:
+    for more, kind in ((0, bytearray), (1, mmap.mmap)):
+        memory = frames.frame_memory(frames.AT_ONCE_BYTES + more)
+        assert (type(memory.obj), len(memory)) == (kind, frames.AT_ONCE_BYTES + more)

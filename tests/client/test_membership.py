@@ -479,6 +479,7 @@ async def test_a_member_that_broadcasts_keeps_its_offsets_itself(tmp_path: Path)
     [
         (duolog.Start.LATEST, "ab", {"T"}),
         (duolog.Start.LATEST, "b", set()),
+        (duolog.Start.LATEST, "ac", set()),
         (duolog.Start.EARLIEST, "ab", set()),
     ],
 )
@@ -494,7 +495,22 @@ async def test_a_topic_that_the_group_reads_in_another_replica_group_has_begun(
         async def offsets(self, queues: list[Queue], start: object) -> dict[Queue, int]:
             return dict.fromkeys(queues, self._offset)
 
-    members: Any = {name: Member({"a": -1, "b": 0}[name]) for name in groups}
+    members: Any = {name: Member({"a": -1, "b": 0, "c": -1}[name]) for name in groups}
     async with duolog.Client("127.0.0.1:1") as client:
         consumer = client.consumer("g", "T", start=start)
         assert await consumer._begun(members, {key: [("T", 0)] for key in groups}) == begun
+
+
+async def test_a_consumer_gives_a_forked_child_nothing_of_its_parents() -> None:
+    """Neither the messages at hand, which the parent handles, nor the end of its span."""
+    ended: list[int] = []
+    async with duolog.Client("127.0.0.1:1") as client:
+        consumer = client.consumer("g", "T")
+        consumer._at_hand = iter([cast(Any, "the parent's")])
+        consumer.note_fork()
+        for processing in (None, SimpleNamespace(end=lambda: ended.append(1))):
+            consumer.processing = cast(Any, processing)
+            for call in (consumer.get, consumer.get_batch):
+                with pytest.raises(duolog.WrongProcess):
+                    await call(0.0)
+        assert ended == []

@@ -5,6 +5,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,14 +21,17 @@ from duolog._batcher import (
     Batcher,
     Filling,
 )
-from duolog._posted import MESSAGE_BYTES, TOLD_BYTES
+from duolog._posted import MESSAGE_BYTES, TOLD_BYTES, Posting
 from duolog._producer import Producer
+from duolog._receipts import Part
+from duolog._sending import Batch
 from duolog._terms import PLAIN
-from duolog._unrouted import Unrouted
+from duolog._unrouted import Place, Unrouted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.client.postbench import SLOTS, Bench
+from tests.until import until
 
 
 @pytest.fixture
@@ -174,6 +178,13 @@ async def test_close_raises_unread_errors_but_does_not_mask_another_error(bench:
             raise KeyError
     with pytest.raises(duolog.BadRequest, match="closed"):
         producer.post("T", b"x")
+
+
+async def test_a_batch_is_given_no_more_room_than_a_batch_has(bench: Bench) -> None:
+    posting, batcher = Posting(), bench.producer._batcher
+    posting.granted, posting.room = BATCH_BYTES - 100, 0
+    batcher._grant(posting, 50)
+    assert (posting.granted, posting.room) == (BATCH_BYTES, 100)
 
 
 async def test_a_full_buffer_refuses_and_takes_nothing() -> None:
@@ -367,6 +378,20 @@ def told(done: asyncio.Event) -> Callable[[duolog.Posted], None]:
     return lambda _: done.set()
 
 
+async def test_failed_batches_count_by_what_is_kept_of_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.nodes.error = duolog.Unavailable("gone")
+    batcher = bench.producer._batcher
+    for weighs in range(3):
+        handle = bench.producer.post("T", b"x")
+        await until(lambda handle=handle: handle.done)  # type: ignore[misc]
+        assert len(batcher._failed) == 1, weighs
+        monkeypatch.setattr(_batcher, "FAILED_WEIGHT_MAX", batcher._failed_weight)
+        with pytest.raises(duolog.Unavailable):
+            await bench.producer.flush()
+
+
 async def test_reported_errors_and_counts_of_failed_ones_are_not_kept(bench: Bench) -> None:
     bench.nodes.error = duolog.Unavailable("gone")
     for _ in range(50):
@@ -482,6 +507,84 @@ async def test_sends_that_go_together_each_learn_their_own_outcome(bench: Bench)
     stored = nodes.of(None)
     assert [stored[one.queue_offset] for one in receipts] == [b"0", b"2", b"4", b"5"]
     await bench.producer.flush()  # whoever sent them knows of the errors
+
+
+async def test_sends_of_a_batch_that_two_requests_stored_have_receipts_of_their_own(
+    bench: Bench,
+) -> None:
+    stored = bench.nodes.send
+
+    async def in_two(batch: Batch, seconds: float) -> list[Part]:
+        (part,) = await stored(batch, seconds)
+        return [
+            replace(part, count=1),
+            replace(part, first=part.first + 1, count=part.count - 1, queue_offset=70),
+        ]
+
+    bench.nodes.let.clear()
+    alone = asyncio.ensure_future(bench.producer.send("T", b"alone"))
+    await asyncio.sleep(0)
+    bench.producer._sender.send = in_two  # type: ignore[method-assign]
+    sends = [asyncio.ensure_future(bench.producer.send("T", b"%d" % k)) for k in range(3)]
+    bench.nodes.let.set()
+    receipts = await asyncio.gather(alone, *sends)
+    assert [one.queue_offset for one in receipts] == [0, 1, 70, 71]
+
+
+MORE = [
+    {"key": "k"},
+    {"queue_id": 1},
+    {"tags": "t"},
+    {"keys": "k"},
+    {"properties": {"p": "v"}},
+    {"delay": 3600.0},
+    {"deliver_at": 1 << 42},
+    {"delay_level": 3},
+]
+
+
+@pytest.mark.parametrize("how", MORE)
+@pytest.mark.parametrize("sends", [True, False])
+async def test_what_a_message_has_beside_its_body_goes_with_it_behind_one_that_has_nothing(
+    bench: Bench, how: dict[str, Any], sends: bool
+) -> None:
+    """The one before it left an open batch, to which bodies alone are added."""
+    bench.nodes.let.clear()
+    producer = bench.producer
+    calls = [asyncio.ensure_future(producer.send("T", b"alone"))]
+    await bench.sends()
+    if sends:
+        calls += [asyncio.ensure_future(producer.send("T", b"plain"))]
+        calls += [asyncio.ensure_future(producer.send("T", b"more", **how))]
+        await asyncio.sleep(0)
+    else:
+        producer.post("T", b"plain")
+        producer.post("T", b"more", **how)
+    bench.nodes.let.set()
+    await asyncio.gather(*calls)
+    await producer.flush()
+    (batch,) = [one for one in bench.nodes.sent if b"more" in one.bodies[0]]
+    plain = b"plain" in batch.bodies[0]
+    apart = how.keys() & {"key", "queue_id", "delay", "deliver_at", "delay_level"}
+    assert plain == (not apart)
+    assert (batch.slot is None) == (not how.keys() & {"key", "queue_id"})
+    assert (batch.terms == PLAIN) == (not how.keys() & {"delay", "deliver_at", "delay_level"})
+    assert bool(batch.texts[0]) == bool(how.keys() & {"key", "tags", "keys", "properties"})
+
+
+async def test_a_callback_is_called_of_a_message_behind_one_that_has_none(bench: Bench) -> None:
+    done: list[duolog.Posted] = []
+    bench.producer.post("T", b"plain")
+    handle = bench.producer.post("T", b"more", on_done=done.append)
+    await bench.producer.flush()
+    assert done == [handle]
+
+
+def test_a_sequence_that_has_no_unique_key_is_refused(bench: Bench) -> None:
+    assert bench.producer.unique_key((1 << 48) - 1)
+    for never in (-1, 1 << 48):
+        with pytest.raises(duolog.BadRequest, match="sequence"):
+            bench.producer.unique_key(never)
 
 
 async def test_sends_that_fail_together_leave_no_unread_errors(bench: Bench) -> None:
@@ -621,3 +724,23 @@ async def test_where_no_queue_is_to_be_found_all_are() -> None:
         filling=SimpleNamespace(topic="T"), unknown=lambda: ([], 0.0)
     )
     assert await Unrouted._found_all(unrouted, waiting_for_none) is True
+
+
+async def test_queues_are_looked_for_until_the_last_message_has_no_time_left() -> None:
+    lefts: list[float] = []
+
+    async def look(topic: str, seconds: float, create: bool) -> list[Any]:
+        lefts.append(seconds)
+        return []
+
+    now = asyncio.get_running_loop().time()
+    unrouted: Any = SimpleNamespace(
+        _batcher=SimpleNamespace(lock=threading.Lock()), _topics=SimpleNamespace(slots=look)
+    )
+    waiting: Any = SimpleNamespace(
+        filling=SimpleNamespace(topic="T"),
+        found={},
+        unknown=lambda: ([Place("T", None, 7, None)], now + 7.0),
+    )
+    await Unrouted._found_all(unrouted, waiting)
+    assert 0.001 <= lefts[0] <= 7.0

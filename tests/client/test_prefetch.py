@@ -311,3 +311,23 @@ def test_credit_for_a_single_byte_is_given_and_given_again() -> None:
     again = prefetch.command()
     assert again is not None
     assert again.credit == 1, "without, nothing more would come"
+
+
+def test_the_node_is_told_once_that_a_queue_is_read_no_more() -> None:
+    prefetch = Prefetch(BUDGET)
+    removed: list[list[Queue]] = []
+
+    def tell() -> None:
+        command = prefetch.command()
+        removed.append(command.remove if command is not None else [])
+
+    for _ in range(2):
+        prefetch.begin({QUEUES[0]: 0})
+        tell()
+        prefetch.end(QUEUES[:1])
+        tell()
+    assert removed == [[], QUEUES[:1]] * 2
+    prefetch.begin({QUEUES[0]: 0})
+    prefetch.end(QUEUES[:1])
+    tell()
+    assert removed[-1] == [], "it never knew of it"

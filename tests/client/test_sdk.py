@@ -136,6 +136,22 @@ async def test_calls_that_another_one_cancelled_or_closed_block_nobody() -> None
     await connection.close()
 
 
+async def test_a_write_that_fails_ends_the_calls_that_wait() -> None:
+    class Refusing(_CancelledCall):
+        """Refuses what is written, while it still reads."""
+
+        async def write(self, request: Any) -> None:
+            raise grpc.aio.UsageError("the call was ended")
+
+        async def read(self) -> Any:
+            await self.cancelled.wait()
+
+    stream = AppendStream(Refusing())
+    with pytest.raises(duolog.Unavailable, match="is closed"):
+        await asyncio.wait_for(stream.append(wire.AppendRequest(id=1)), 20)
+    await stream.close()
+
+
 async def test_a_send_given_up_in_the_middle_of_a_write_leaves_the_stream_to_the_others() -> None:
     class Slow(_CancelledCall):
         """Answers what was written; a write that is cancelled ends the call, as grpc.aio's does."""

@@ -16,7 +16,7 @@ from duolog._receipts import Part
 from duolog._router import FRESH_SECONDS, Router
 from duolog._sending import Batch, Sender, SendOptions
 from duolog._terms import PLAIN, Terms
-from duolog._topics import LogEnd, Slot, TopicCache
+from duolog._topics import INCOMPLETE_SECONDS, LogEnd, Slot, TopicCache
 from duolog.wire import duolog_pb2 as wire
 
 LONG_MS = 3_600_000  # a node asks to wait so long: no try follows
@@ -644,3 +644,23 @@ async def test_a_topic_is_asked_for_again_while_a_group_that_may_have_it_cannot_
     with pytest.raises(duolog.UnknownTopic):
         await topics._ask("T", 5.0, False)
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_queues_are_asked_for_again_sooner_where_not_all_groups_told_them(
+    silent: bool,
+) -> None:
+    async def groups(timeout: float) -> list[str]:
+        return ["a", "b"]
+
+    async def answers(*_: object) -> list[int | Exception]:
+        return [2, duolog.Unavailable("no answer") if silent else 1]
+
+    router: Any = SimpleNamespace(groups=groups, unreachable=lambda: [])
+    topics = TopicCache(router)
+    topics._answers = answers  # type: ignore[assignment]
+    now = asyncio.get_running_loop().time()
+    slots = await topics._ask_once("T", 5.0, False)
+    assert slots == [("a", 0), ("a", 1), *([] if silent else [("b", 0)])]
+    fresh = now + INCOMPLETE_SECONDS < topics._known["T"][0] - 1.0
+    assert fresh == (not silent)

@@ -370,3 +370,39 @@ def test_a_consumer_that_has_ended_gives_no_message_that_it_had_at_hand(ended: s
     getattr(loop, ended)()
     with pytest.raises((duolog.Unavailable, duolog.WrongProcess)):
         consumer.get()
+
+
+def test_calls_of_loops_that_their_programs_closed_are_not_reported() -> None:
+    """gRPC tells the thread of all clients of them, too."""
+    reported: list[object] = []
+    loop: Any = SimpleNamespace(default_exception_handler=reported.append)
+    contexts: list[dict[str, Any]] = [
+        {"exception": RuntimeError("Event loop is closed")},
+        {"exception": RuntimeError("another")},
+        {"exception": ValueError("Event loop is closed")},
+        {"message": "a task was destroyed"},
+    ]
+    for context in contexts:
+        sync._Thread._report(loop, context)
+    assert reported == contexts[1:]
+
+
+def test_a_block_of_the_synchronous_client_hands_its_error_on_once() -> None:
+    left: list[object] = []
+
+    class Block:
+        async def __aenter__(self) -> int:
+            return 7
+
+        async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+            left.append(error)
+
+    loop: Any = SimpleNamespace(run=asyncio.run)
+    face: Any = SimpleNamespace(_of=None, _loop=loop)
+    within = sync._within(lambda _: Block())
+    with within(face) as entered:
+        assert entered == 7
+    error = KeyError("its own")
+    with pytest.raises(KeyError), within(face):
+        raise error
+    assert left == [None, error]

@@ -17,7 +17,7 @@ from typing import Any
 import duolog
 import duolog.sync
 import pytest
-from duolog.taskiq import DuologBroker, _delay_in
+from duolog.taskiq import DuologBroker, _delay_in, _Listening
 from duolog.testing import Node
 from taskiq import (
     AckableMessage,
@@ -538,6 +538,29 @@ async def test_a_broker_that_is_started_twice_at_a_time_has_one_client(
     assert len(living) == 1
     await broker.shutdown()
     assert not living
+    duolog_node.stop()
+    broker = DuologBroker(duolog_node.endpoint, timeout=0.2)
+    with pytest.raises(duolog.Retryable):
+        await broker.startup()
+    assert not living, "no node was there"
+
+
+async def test_a_member_that_cannot_read_is_ended_before_another_one_joins(
+    duolog_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = broker_of(duolog_node)
+    members: list[int] = []
+
+    async def fails_once(_: _Listening) -> None:
+        assert broker._open is not None
+        members.append(len(broker._open.listening))
+        if len(members) == 1:
+            raise duolog.Unavailable("no node")
+
+    monkeypatch.setattr(_Listening, "next", fails_once)
+    async with started(broker):
+        assert [task async for task in broker.listen()] == []
+    assert members == [1, 1]
 
 
 async def test_a_broker_that_is_shut_down_while_it_starts_has_no_client(

@@ -9,6 +9,7 @@ from typing import Any
 import duolog
 import duolog.sync
 import pytest
+from duolog import _transactions
 from duolog._errors import DuologError
 from duolog._runtime import MACHINE
 from duolog._transactions import CHECKS_AT_ONCE, ProducerGroup, Transactions
@@ -369,6 +370,30 @@ async def outcome_of(deciding: "asyncio.Future[None]") -> DuologError | None:
 
 def half(offset: int) -> duolog.Half:
     return duolog.Half("T", "", "r", offset)
+
+
+async def test_replica_groups_that_come_are_found_also_after_a_look_in_vain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_transactions, "FRESH_SECONDS", 0.0)
+    made, looks = transactions_of(Deciding(), 5.0), list[int]()
+
+    async def look() -> None:
+        looks.append(len(looks))
+        raise duolog.Unavailable("no node")
+
+    monkeypatch.setattr(made, "_listen_everywhere", look)
+    finding = asyncio.create_task(made._find_groups())
+    await until(lambda: finding.done() or len(looks) > 2)
+    finding.cancel()
+    await asyncio.gather(finding, return_exceptions=True)
+    assert len(looks) > 2
+
+
+async def test_transactions_without_time_are_refused() -> None:
+    async with duolog.Client("127.0.0.1:1") as client:
+        with pytest.raises(duolog.BadRequest, match="timeout"):
+            client.transactions("g", timeout=0)
 
 
 async def test_a_decision_whose_request_was_never_begun_is_answered() -> None:

@@ -18,6 +18,7 @@ from duolog import _worker
 from duolog._columns import crc32, pack
 from duolog._consumer import Consumer
 from duolog._handlerthreads import HandlerThreads
+from duolog._inhand import InHand
 from duolog._membership import Clustering, Consumption, OffsetFile, Queue, Share
 from duolog._message import Message
 from duolog._stopsignals import stop_signals
@@ -300,6 +301,15 @@ async def test_a_message_is_consumed_when_all_before_it_in_its_queue_are_handled
     assert bench.node.committed[QUEUES[0]] == 3
     await _ended(bench, "stop")
     assert bench.node.committed[QUEUES[0]] == 5, "committed when it returns"
+
+
+def test_messages_that_a_filter_kept_back_are_consumed_with_the_one_before_them() -> None:
+    queue, in_hand = QUEUES[0], InHand()
+    held = in_hand.add(queue, 1, cast(Any, SimpleNamespace(size=7)))
+    assert in_hand.passed(queue, 5)
+    in_hand.begin(held)
+    assert in_hand.finish(held) == 5
+    assert (in_hand.passed(queue, 9), in_hand.queues, in_hand.count) == (False, [], 0)
 
 
 async def test_a_worker_on_demand_takes_a_message_for_each_that_is_wanted() -> None:
@@ -842,7 +852,7 @@ async def test_a_function_runs_in_threads_and_what_it_returns_is_awaited() -> No
     await bench.reader._heartbeat()
     bench.arrive(QUEUES[0], 6)
     together = threading.Barrier(2)
-    threads: set[str] = set()
+    threads: set[threading.Thread] = set()
     awaited: list[int] = []
 
     async def after(message: Message) -> None:
@@ -853,12 +863,13 @@ async def test_a_function_runs_in_threads_and_what_it_returns_is_awaited() -> No
 
     def handle(message: Message) -> Awaitable[None]:
         together.wait(10)
-        threads.add(threading.current_thread().name)
+        threads.add(threading.current_thread())
         return after(message)
 
     await bench.consumer.run(handle, concurrency=2)
     assert sorted(awaited) == list(range(6))
-    assert threads == {"duolog-handler-1", "duolog-handler-2"}
+    assert {one.name for one in threads} == {"duolog-handler-1", "duolog-handler-2"}
+    await until(lambda: not any(one.is_alive() for one in threads))
     assert bench.node.committed[QUEUES[0]] == 6
 
 

@@ -241,6 +241,7 @@ def test_a_session_has_a_default_and_limits(asked: int, lives: int) -> None:
     answer = groups.heartbeat("G", "a", Heartbeat(("T", "U"), session_ms=asked), COUNTS, START)
     assert answer is not None
     assert (answer.pending, answer.members) == (False, 1), "all is its own"
+    assert groups.validate(START) == ""
     assert {topic for topic, _ in answer.queues} == {"T"}, "there is no U"
     ends = [groups.members("G", MonoMs(now)) for now in (lives, lives + 1)]
     assert ends == [1, 0]

@@ -55,13 +55,16 @@ class Node:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     async def may_read(self, who: Who, topic: str, group: str, deadline: float) -> None:
+        assert topic == KEY[0]
         self.asked.append("may read")
 
     def share(self, who: Who, topic: str, selection: Selection) -> Selection:
+        assert topic == KEY[0]
         self.asked.append("share")
         return Selection(selection.filter, 7, selection.bytes_max, who=who)
 
     def may_go_out(self, who: Who, topic: str) -> bool:
+        assert topic == KEY[0]
         self.asked.append("may go out")
         return self.may.pop(0)
 

@@ -138,6 +138,13 @@ def test_deliveries_are_counted_by_groups_that_there_are() -> None:
     node.reader.delivered(KEY, "any text may come", result(S.FOUND, 8, 1))
     node.reader.delivered(KEY, "g", result(S.OFFSET_OVERFLOW_ONE, 8))
     assert node.counted == [("delivered", "T", "g", 2, 20), ("delivered", "T", "", 1, 10)]
+    traced: list[Any] = []
+    core: Any = node.reader._core
+    core.traces = SimpleNamespace(delivered=lambda *what: traced.append(what))
+    found = result(S.FOUND, 8, 2)
+    node.reader.delivered(KEY, "g", found)
+    node.reader.delivered(KEY, "g", result(S.OFFSET_OVERFLOW_ONE, 8))
+    assert traced == [(*KEY, "g", found)]
 
 
 async def test_a_reader_waits_for_its_quota_and_is_refused_at_the_deadline() -> None:
