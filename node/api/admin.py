@@ -302,18 +302,24 @@ class AdminService(stubs.AdminServicer):
 
     def _lags_long(self, told: "_Told", key: QueueKey, lags: "_Lags") -> bool:
         """Whether a lag is a problem. Groups at work lag by what they have not committed yet: of
-        most of these queues, only the entry is read.
+        most of these queues, only the entry is read, and no file where it is the last one.
         """
         name, (topic, queue_id) = told.group.group, key
         committed = self._broker.admission.group_tables().committed(name, topic, queue_id)
         position = position_of(self._broker.core, name, topic, queue_id, committed)
-        entry = self._store.entries(topic, queue_id, position, 1)
-        offset = int(entry[0, 0]) if entry.shape[1] else -1
-        if offset >= lags.young:
-            return False
-        queue, patience = wire.GroupQueue(), lags.patience
+        known, patience = self._broker.store.queues.get(topic, queue_id), lags.patience
+        offset = -1
+        if self._stalled_ms(key, name, told.since, stored=1) <= patience.stalled_ms:
+            is_last = known is not None and position == known.max_offset - 1
+            if known is not None and is_last and known.max_physical_offset > lags.young:
+                return False
+            entry = self._store.entries(topic, queue_id, position, 1)
+            offset = int(entry[0, 0]) if entry.shape[1] else -1
+            if offset >= lags.young:
+                return False
+        queue = wire.GroupQueue()
         self._tell_queue(queue, told, topic, queue_id)
-        if 0 < queue.lag_ms <= min(patience.old_ms, patience.stalled_ms):
+        if offset >= 0 and 0 < queue.lag_ms <= patience.old_ms:
             lags.young = offset
         return patience.is_late(queue) or patience.is_stalled(queue)
 
@@ -815,8 +821,8 @@ class _Told:
 class _Lags:
     """Lags of the groups of a list.
 
-    patience: which are problems. young: log offset of the first message known to be stored so
-    lately that no lag from there on is one, as messages lie in the log in the order of their times.
+    patience: which are problems. young: log offset of the first message known not to be old; those
+    behind it are not, either: messages lie in the log in the order of their times.
     """
 
     patience: Patience

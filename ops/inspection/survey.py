@@ -24,13 +24,14 @@ AGAIN_SECONDS = 2.0  # until the second look, where the first one found somethin
 async def examine(client: Client, named: Iterable[str], timeout: float) -> list[Finding]:
     """Findings; where any is about nodes, those that persist in a second survey.
 
-    A switch of masters causes no findings about groups, so one survey is enough for these. named:
-    see `look`. timeout: seconds of one look. Raises duolog's errors where no node answers.
+    A switch of masters causes no findings about groups, so one survey is enough for these, also
+    where they took too long to be read. named: see `look`. timeout: seconds of one look. Raises
+    duolog's errors where no node answers.
     """
     try:
         async with asyncio.timeout(timeout):
             seen = await look(client, named)
-        first, of_nodes = diagnose(seen), diagnose(replace(seen, groups=(), topics=()))
+        first, of_nodes = diagnose(seen), diagnose(replace(seen, groups=(), topics=(), unread=""))
         if all(finding.severity == NOTE for finding in of_nodes):
             return first
         await asyncio.sleep(AGAIN_SECONDS)

@@ -258,6 +258,10 @@ async def test_a_silent_node_and_groups_that_take_long_are_found_within_one_surv
         seen = await look(client, [f"127.0.0.1:{node.port}", port])
     assert seen.silent == (port,)
     assert "no answer within" in seen.unread
+    monkeypatch.setattr(survey, "AGAIN_SECONDS", 2 * WAIT_SECONDS)
+    async with asyncio.timeout(WAIT_SECONDS):  # they are not read a second time
+        found = await examine(client, [f"127.0.0.1:{node.port}"], WAIT_SECONDS)
+    assert {one.cause for one in found} == {"single-node", "groups-unread"}
 
 
 async def test_what_is_wrong_with_groups_alone_needs_no_second_look(
