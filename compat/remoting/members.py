@@ -75,10 +75,10 @@ class Members:
     def beat(
         self, peer: Peer, heartbeat: Heartbeat, mono_ms: MonoMs, user: Principal | None = None
     ) -> set[str]:
-        """Note a client's heartbeat; the groups that it changes, whose members are to be told.
+        """Note a client's heartbeat; the groups that it changes, whose members learn of it.
 
         A newer version of the same subscriptions is no change: clients of RocketMQ 5 whose queues
-        are assigned to them make one each time they are told. A group that has too many members
+        are assigned to them make one each time they rebalance. A group that has too many members
         stays as it is. user: who sent it. Raises Busy, and notes nothing, where there is no memory
         for what it says.
         """
