@@ -34,6 +34,10 @@ NODE_MODULES = (
 ABORT_SECONDS = 10.0  # until a process has told its stack, and ended
 OF_THE_TEST = "PYTEST_CURRENT_TEST"  # a variable that changes, and that no program of ours reads
 OF_SPARK = ("SPARK_", "PYSPARK_")  # a session sets some, and only jobs read them
+_OFTEN_RUN = (
+    "acl", "cluster", "config", "doctor", "group",
+    "msgresend", "msgsearch", "node", "topic", "user",
+)  # fmt: skip
 
 
 class Commands(Forks):
@@ -98,10 +102,11 @@ def _lasting(given: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-# What most commands load beside their own modules, which each of them still loads itself.
+# What most commands load; their modules load no kernels, whose numpy has threads.
 # gRPC's own lines are off: that is settled when it is loaded.
 COMMANDS = Commands(
-    "duolog.sync", "duolog_server.ops.cli.output", "pydantic.type_adapter", "typer.rich_utils",
+    "duolog.sync", "duolog_server.ops.cli.output", "pydantic.fields", "typer.rich_utils",
+    *(f"duolog_server.ops.cli.{name}" for name in _OFTEN_RUN),
     GRPC_VERBOSITY="NONE",
 )  # fmt: skip
 
