@@ -26,6 +26,7 @@ from bench import (
     starts,
 )
 from bench.harness import Figure, print_table, running, take_pages
+from bench.kernels import kernels
 from bench.syncconsumer import rate_in_a_process
 from duolog_server.demo import measure
 from duolog_server.demo.measure import Load
@@ -138,6 +139,7 @@ async def group_commit() -> list[Figure]:
 
 
 FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
+    "kernels": kernels,
     "produce_small": produce_small,
     "produce_large": produce_large,
     "consume": consume,
