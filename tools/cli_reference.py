@@ -22,19 +22,19 @@ print what was asked for on stdout, as a table on a terminal, as TSV in a pipe, 
 
 | exit status | meaning |
 |---|---|
-| 0 | done; that there is nothing to show, or to do, is no error |
+| 0 | done, also if there was nothing to show or to do |
 | 1 | failed: no node answers, what was named does not exist, a value or the call was refused |
-| 2 | the words are no command (an unknown option, a number out of its range), or the \
-configuration or the connection settings cannot be used; of a check: something is wrong |
-| 3 | `acl test`: it is not allowed |
+| 2 | wrong usage (an unknown option, a number out of its range), or unusable configuration or \
+connection settings; of a check: something is wrong |
+| 3 | `acl test`: the user may not do it |
 | 74 | `node start`: the node fenced itself |
 | 130 | interrupted by Ctrl-C |
 """
 NODES = """
-Of commands that call nodes. Those from `--context` on go before the noun as well.
+Options of commands that call nodes. Those from `--context` on may stand before the noun as well.
 """
 BROKERS = """
-Of commands that call brokers or name servers of RocketMQ.
+Options of commands that call brokers or name servers of RocketMQ.
 """
 TABLE = "\n| | default | |\n|---|---|---|\n"
 
@@ -50,6 +50,8 @@ def _written(param: Any) -> str:
 
 
 def _default(param: Any) -> str:
+    if param.required and param.param_type_name == "option":
+        return "required"
     value = param.default
     if isinstance(value, bool):
         value = (param.opts if value else param.secondary_opts)[0] if param.secondary_opts else ""

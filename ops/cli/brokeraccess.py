@@ -57,7 +57,7 @@ def _shared(
         _option("--broker-tls-ca", "File with the CA of brokers; default: the system's."),
     ] = None,
     broker_tls_cert: Annotated[
-        str | None, _option("--broker-tls-cert", "File with a certificate of our own.")
+        str | None, _option("--broker-tls-cert", "File with the client's certificate.")
     ] = None,
     broker_tls_key: Annotated[
         str | None, _option("--broker-tls-key", "File with the key of --broker-tls-cert.")

@@ -62,7 +62,7 @@ def add(
     tls_ca: Annotated[
         str, typer.Option(help="File with the CA of the nodes; default: the system's.")
     ] = "",
-    tls_cert: Annotated[str, typer.Option(help="File with a certificate of our own.")] = "",
+    tls_cert: Annotated[str, typer.Option(help="File with the client's certificate.")] = "",
     tls_key: Annotated[str, typer.Option(help="File with the key of --tls-cert.")] = "",
     tls_port: Annotated[
         str, typer.Option(help="TLS port of every node, where routes name another.")
