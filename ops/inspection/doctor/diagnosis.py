@@ -50,7 +50,7 @@ def diagnose(seen: Seen) -> list[Finding]:
                 "groups-unread",
                 "consumer groups",
                 f"they could not be read: {seen.unread}",
-                "repair what is named above, then run duolog doctor again",
+                "repair what is named above, if anything is, then run duolog doctor again",
             )
         )
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
