@@ -25,13 +25,13 @@ print what was asked for on stdout, as a table on a terminal, as TSV in a pipe, 
 | 0 | done, also if there was nothing to show or to do |
 | 1 | failed: no node answers, what was named does not exist, a value or the call was refused |
 | 2 | wrong usage (an unknown option, a number out of its range), or unusable configuration or \
-connection settings; of a check: something is wrong |
+connection settings; where a command says so below: something is wrong |
 | 3 | `acl test`: the user may not do it |
 | 74 | `node start`: the node fenced itself |
 | 130 | interrupted by Ctrl-C |
 """
 NODES = """
-Options of commands that call nodes. Those from `--context` on may stand before the noun as well.
+Options of commands that call nodes. Those from `--context` on may stand before the noun, too.
 """
 BROKERS = """
 Options of commands that call brokers or name servers of RocketMQ.

@@ -26,7 +26,9 @@ def audit(
     place: Annotated[
         str, typer.Option("--from", help="Start after this place, given by the page before.")
     ] = "",
-    limit: Annotated[int, typer.Option(min=1, max=output.INT_MAX, help="Maximum number of rows.")] = 100,
+    limit: Annotated[
+        int, typer.Option(min=1, max=output.INT_MAX, help="Maximum number of rows.")
+    ] = 100,
 ) -> None:
     """List what the audit log says, the newest first. The nodes need audit.topic for it."""
     from duolog_server.ops.inspection.auditlog import DECISIONS, AuditSearch, audit_page

@@ -66,7 +66,10 @@ def _confirmed_by(directory: Path) -> Callable[[], int]:
 
 @prints(app)
 def verify(target: Annotated[Path, Backup]) -> None:
-    """Compare a backup with its manifest, and check every record in it."""
+    """Compare a backup with its manifest, and check every record in it.
+
+    Exit status 1 if it is damaged.
+    """
     from duolog_server.store import backup as backups
 
     output.print_facts(_facts(guarded(lambda: backups.verify(target), "duolog store backup")))
