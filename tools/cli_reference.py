@@ -36,7 +36,7 @@ Options of commands that call nodes. Those from `--context` on may stand before 
 BROKERS = """
 Options of commands that call brokers or name servers of RocketMQ.
 """
-TABLE = "\n| | default | |\n|---|---|---|\n"
+TABLE = "\n| | |\n|---|---|\n"
 
 
 def _written(param: Any) -> str:
@@ -51,17 +51,19 @@ def _written(param: Any) -> str:
 
 def _default(param: Any) -> str:
     if param.required and param.param_type_name == "option":
-        return "required"
+        return " Required."
     value = param.default
     if isinstance(value, bool):
         value = (param.opts if value else param.secondary_opts)[0] if param.secondary_opts else ""
-    return "" if value in (None, "", [], ()) else f"`{value}`"
+    if isinstance(value, float):
+        value = f"{value:g}"
+    return "" if value in (None, "", [], ()) else f" Default: `{value}`."
 
 
 def _row(param: Any) -> str:
     text = (param.help or "").replace("|", "\\|")
     more = f" (`{param.envvar}`)" if param.envvar else ""
-    return f"| `{_written(param)}` | {_default(param)} | {text}{more} |\n"
+    return f"| `{_written(param)}` | {text}{_default(param)}{more} |\n"
 
 
 def table(params: Iterable[Any]) -> str:
