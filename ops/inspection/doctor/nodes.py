@@ -129,10 +129,10 @@ def of_node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             WARNING,
             "logins-locked-out",
             where,
-            "users that are locked out at some address, as too many passwords or signatures from "
-            f"there were wrong: {locked}",
-            "see `too many logins failed` in its log for the user and the address (`*`: all users "
-            "that it does not count by themselves); stop the program that fails",
+            "users locked out at an address, after too many wrong passwords or signatures: "
+            f"{locked}",
+            "find user and address under `too many logins failed` in its log (user `*`: all that "
+            "it does not count by themselves), and stop the program that fails",
             "locked-out",
         )
     unsafe = node.parts.get("unsafe_settings", 0)
