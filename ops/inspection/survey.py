@@ -25,13 +25,14 @@ async def examine(client: Client, named: Iterable[str], timeout: float) -> list[
     """Findings; where any is about nodes, those that persist in a second survey.
 
     A switch of masters causes no findings about groups, so one survey is enough for these, also
-    where they took too long to be read. named: see `look`. timeout: seconds of one look. Raises
-    duolog's errors where no node answers.
+    where they took too long to be read; it may be why a node refused to tell them. named: see
+    `look`. timeout: seconds of one look. Raises duolog's errors where no node answers.
     """
     try:
         async with asyncio.timeout(timeout):
             seen = await look(client, named)
-        first, of_nodes = diagnose(seen), diagnose(replace(seen, groups=(), topics=(), unread=""))
+        first, unread = diagnose(seen), "" if seen.unread == _too_slow() else seen.unread
+        of_nodes = diagnose(replace(seen, groups=(), topics=(), unread=unread))
         if all(finding.severity == NOTE for finding in of_nodes):
             return first
         await asyncio.sleep(AGAIN_SECONDS)
@@ -135,8 +136,12 @@ async def _consumption(
     except DuologError as error:
         return (), (), f"{type(error).__name__}: {error}"
     except TimeoutError:
-        return (), (), f"no answer within {GROUPS_SECONDS:.0f} s"
+        return (), (), _too_slow()
     return tuple(groups), tuple(topics), ""
+
+
+def _too_slow() -> str:
+    return f"no answer within {GROUPS_SECONDS:.0f} s"
 
 
 def _address_of(node: NodeStatus, route: Route) -> str:

@@ -234,6 +234,23 @@ async def test_what_passes_in_a_moment_is_not_told(
     assert looks == 2
 
 
+async def test_groups_that_a_master_refuses_while_it_is_replaced_are_asked_for_again(
+    node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes may all have answered before."""
+    plain, refusals = client.admin.groups, [duolog.NotMaster("it is a slave now")]
+
+    async def refused_once(**how: Any) -> list[duolog.GroupDescription]:
+        if refusals:
+            raise refusals.pop()
+        return await plain(**how)
+
+    monkeypatch.setattr(client.admin, "groups", refused_once)
+    monkeypatch.setattr(survey, "AGAIN_SECONDS", 0.01)
+    found = await examine(client, [f"127.0.0.1:{node.port}"], WAIT_SECONDS)
+    assert [one.cause for one in found] == ["single-node"]
+
+
 async def test_a_silent_node_and_groups_that_take_long_are_found_within_one_survey(
     node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
