@@ -124,12 +124,12 @@ class AccessService(stubs.AccessServicer):
             raise sdk.BadRequest(
                 f"{len(calls)} calls are asked about; at most {PLANNED_MAX} can be"
             )
-        guard = self._guard
+        guard, slices = self._guard, Slices()
         if guard is None:
             return []
         return [
-            guard.why_denied(principal, needs_of(call, guard.facts))
-            async for call in Slices().each(calls)
+            await guard.why_denied(principal, needs_of(call, guard.facts), slices)
+            async for call in slices.each(calls)
         ]
 
     @unary

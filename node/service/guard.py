@@ -88,9 +88,12 @@ class Guard:
         """A test of what a caller may do, by the tables at the time of each test."""
         return lambda *needs: self._gate.allows(principal, needs)
 
-    def why_denied(self, principal: Principal, needs: Iterable[Need]) -> str:
-        """Why a call that a caller thinks of would be denied; empty: it would not."""
-        return self._gate.why_denied(principal, tuple(needs))
+    async def why_denied(self, principal: Principal, needs: Iterable[Need], slices: Slices) -> str:
+        """Why a call that a caller thinks of would be denied; empty: it would not. In slices."""
+        async for need in slices.each(needs):
+            if why := self._gate.why_denied(principal, need):
+                return why
+        return ""
 
     def may(self, principal: Principal) -> May | None:
         """As `allows`; None for a super user, who may do everything."""

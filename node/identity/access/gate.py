@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -352,18 +352,15 @@ class Gate:
         if denial is not None:
             raise sdk.NoPermission(f"user {principal.name}: {denial.reason}")
 
-    def why_denied(self, principal: Principal, needs: Collection[Need]) -> str:
-        """Why a caller could not do all of it; empty: it could. Without a name: of any resource."""
-        named = [need for need in needs if need.resource.name or not need.actions]
-        denial = self._denial(principal, named)
-        if denial is not None:
-            return denial.reason
-        for need in needs:
-            some = need in named or self.is_super(principal)
-            if not (some or allows_some(self._acl(principal.name), need)):
-                actions = ",".join(action for action in Action if action in need.actions)
-                return f"denied: no entry allows {actions} on any {need.resource.kind}"
-        return ""
+    def why_denied(self, principal: Principal, need: Need) -> str:
+        """Why a caller could not do something; empty: it could. Without a name: of any resource."""
+        if need.resource.name or not need.actions:
+            denial = self._denial(principal, [need])
+            return "" if denial is None else denial.reason
+        if self.is_super(principal) or allows_some(self._acl(principal.name), need):
+            return ""
+        actions = ",".join(action for action in Action if action in need.actions)
+        return f"denied: no entry allows {actions} on any {need.resource.kind}"
 
     def _denial(self, principal: Principal, needs: Iterable[Need]) -> Decision | None:
         """The first thing that a caller may not do: from its address, or through its console."""

@@ -103,8 +103,8 @@ async def turns() -> AsyncIterator[Turns]:
 
 
 @pytest.fixture
-async def list_topics(start_node: StartNode, tmp_path: Path) -> Any:
-    """ListTopics of a node with a user who may see the topics that begin with T."""
+async def methods(start_node: StartNode, tmp_path: Path) -> Any:
+    """Methods of a node with a user who may see the topics that begin with T."""
     node: Node = await start_node(access=access_files(tmp_path, PASSWORD))
     endpoint = f"127.0.0.1:{node.port}"
     async with duolog.Client(endpoint, user="root", password=PASSWORD) as client:
@@ -115,7 +115,12 @@ async def list_topics(start_node: StartNode, tmp_path: Path) -> Any:
     for number in range(2 * TOPICS):
         name = f"{'TU'[number % 2]}{number}"
         broker.metadata.topics[name] = TopicConfig(name, 1, 6)
-    return native_methods(broker, node._access, node._guard).by_path[LIST_TOPICS]
+    return native_methods(broker, node._access, node._guard).by_path
+
+
+@pytest.fixture
+async def list_topics(methods: Any) -> Any:
+    return methods[LIST_TOPICS]
 
 
 async def test_a_call_that_names_very_many_topics_holds_nobody_up(
@@ -127,6 +132,19 @@ async def test_a_call_that_names_very_many_topics_holds_nobody_up(
     request.topics.append("U")
     with pytest.raises(RuntimeError, match="PERMISSION_DENIED"):
         await list_topics.unary_unary(request, Call())
+
+
+async def test_a_planned_call_that_names_very_many_topics_holds_nobody_up(
+    methods: Any, turns: Turns
+) -> None:
+    planned = wire.ListTopicsRequest(topics=[f"Tmissing{number}" for number in range(NAMES)])
+    call = wire.PlannedCall(method="Admin/ListTopics", request=planned.SerializeToString())
+    request = wire.WhoAmIRequest(calls=[call])
+    who_am_i = methods["/duolog.v1.Access/WhoAmI"]
+    assert (await turns.of(who_am_i, request)).denied == b"\0"
+    planned.topics.append("U")
+    request.calls[0].request = planned.SerializeToString()
+    assert (await who_am_i.unary_unary(request, Call())).denied == b"\1"
 
 
 async def test_a_list_of_very_many_topics_holds_nobody_up(list_topics: Any, turns: Turns) -> None:
