@@ -758,7 +758,9 @@ class MetadataLog:
     async def commit_popped(self, group: str, offsets: Json, done: Json) -> None:
         """Record the progress of a group by POP: offsets, and the ranges done after them.
 
-        Raises Busy while the group is being deleted, and as `change`.
+        Ignored where another reader has committed a later offset, which may be stored and not
+        applied yet. Raises Busy while the group is being deleted, and as `change`.
         """
         self.check_not_deleting(group)
-        await self.change({"op": "offsets", "group": group, "offsets": offsets, "done": done})
+        change: Json = {"op": "offsets", "group": group, "offsets": offsets, "done": done}
+        await self.change({**change, "forward": True})

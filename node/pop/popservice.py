@@ -739,7 +739,9 @@ class PopService:
         for offset in offsets:
             if self._queues.get(key) is not state:
                 return  # deleted, or reset
-            counts = offset not in state.leases or not state.leases[offset].suspended
+            if offset not in state.leases:
+                continue  # another reader has committed it meanwhile
+            counts = not state.leases[offset].suspended
             try:
                 record = self._record(key, offset)
                 await self._retry.store_again(group, topic, record, counts=counts)
@@ -779,6 +781,7 @@ class PopService:
     async def _save_group(self, group: str, keys: list[QueueKey]) -> None:
         offsets: dict[str, Json] = {}
         done: dict[str, Json] = {}
+        states: dict[QueueKey, PopQueue] = {}
         for key in keys:
             state = self._queues.get(key)
             if state is None or key in self._resetting:
@@ -788,6 +791,7 @@ class PopService:
                 continue
             if self._saved[key] == (state.committed, state.done.pairs()):
                 continue
+            states[key] = state
             offsets.setdefault(key[0], {})[str(key[1])] = state.committed
             done.setdefault(key[0], {})[str(key[1])] = state.done.pairs()
         if not offsets:
@@ -798,8 +802,7 @@ class PopService:
             log.debug("progress is not recorded yet", group=group, reason=str(error))
             self._dirty.update(dict.fromkeys(key for key in keys if key in self._queues))
             return
-        for topic, row in offsets.items():
-            for queue, committed in row.items():
-                saved = (topic, int(queue), group)
-                if saved in self._queues:
-                    self._saved[saved] = (committed, done[topic][queue])
+        for key, state in states.items():
+            if self._queues.get(key) is state:  # the group may have gone back meanwhile
+                topic, queue = key[0], str(key[1])
+                self._saved[key] = (offsets[topic][queue], done[topic][queue])

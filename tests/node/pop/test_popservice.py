@@ -716,6 +716,59 @@ async def test_a_lease_that_ends_takes_back_nothing_that_another_reader_committe
     assert world.bodies() == [b"5", b"6", b"7"]
 
 
+async def test_what_others_commit_while_messages_are_moved_is_not_moved(world: World) -> None:
+    await world.put(3)
+    world.take(3)
+    world.retry.gate.clear()
+    async with asyncio.TaskGroup() as tasks:
+        world.now += LEASE_MS
+        world.pop._end_leases(MonoMs(world.now), tasks)
+        await asyncio.sleep(0)
+        await world.broker.metadata.commit("g", {"T": {0: 2}})
+        await world.save()
+        world.retry.gate.set()
+    assert world.retry.stored == [b"0", b"2"], "the first one was being stored"
+    await world.save()
+    assert world.committed() == 3
+
+
+async def test_what_others_commit_just_before_is_not_taken_back(world: World) -> None:
+    """Their commit is in the log, and not in the tables yet."""
+    await world.put(4)
+    (one, _) = world.take(2)
+    assert world.pop.ack("g", one.handle)
+    commits = asyncio.create_task(world.broker.metadata.commit("g", {"T": {0: 3}}))
+    await asyncio.sleep(0)
+    assert world.committed() == -1
+    await world.pop._save_group("g", [("T", 0, "g")])
+    await commits
+    assert world.committed() == 3
+    assert world.bodies() == [b"3"]
+
+
+async def test_a_group_that_goes_back_while_progress_is_recorded_keeps_its_new_leases(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.put(3)
+    for _ in range(2):
+        (one,) = world.take()
+        assert world.pop.ack("g", one.handle)
+        if one.body == b"0":
+            await world.save()
+    record, again = world.broker.metadata.commit_popped, list[Popped]()
+
+    async def gone_back_meanwhile(*progress: Any) -> None:
+        await record(*progress)
+        await world.broker.metadata.commit("g", {"T": {0: 0}})
+        again.extend(world.take())
+
+    monkeypatch.setattr(world.broker.metadata, "commit_popped", gone_back_meanwhile)
+    await world.save()
+    assert [popped.body for popped in again] == [b"0"]
+    assert world.bodies() == [b"1", b"2"]
+    assert world.pop.ack("g", again[0].handle)
+
+
 async def test_a_group_that_goes_back_gets_again_what_it_had(world: World) -> None:
     await world.put(4)
     handles = [popped.handle for popped in world.take(3)]
