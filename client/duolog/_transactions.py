@@ -15,6 +15,7 @@ import grpc
 
 from duolog._background import Background
 from duolog._backoff import BackOff, would_be_cut_off
+from duolog._batcher import producer_closed
 from duolog._checks import (
     INT32_MAX,
     checked_bodies,
@@ -189,8 +190,13 @@ class Transactions:
     # -- life ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen for questions, where there is a checker. Raises Unavailable, Timeout."""
+        """Listen for questions, where there is a checker.
+
+        Raises Unavailable, Timeout; BadRequest after `close`.
+        """
         self._router.check_process()
+        if self._producer.ended:
+            raise producer_closed()
         if self._checker is not None and not self._started:
             await self._listen_everywhere()
             self._started = True

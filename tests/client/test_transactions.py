@@ -390,6 +390,21 @@ async def test_replica_groups_that_come_are_found_also_after_a_look_in_vain(
     assert len(looks) > 2
 
 
+@pytest.mark.parametrize("checks", [True, False])
+async def test_closed_transactions_start_no_more(node: Node, checks: bool) -> None:
+    """Nobody would answer the node's questions."""
+
+    async def checker(_: duolog.UndecidedMessage) -> bool:
+        return True
+
+    async with client_of(node) as client:
+        made = client.transactions("g", checker=checker if checks else None)
+        await made.start()
+        await made.close()
+        with pytest.raises(duolog.BadRequest, match="closed"):
+            await made.start()
+
+
 async def test_transactions_without_time_are_refused() -> None:
     async with duolog.Client("127.0.0.1:1") as client:
         with pytest.raises(duolog.BadRequest, match="timeout"):
