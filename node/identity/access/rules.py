@@ -20,6 +20,7 @@ from duolog_server.node.identity.rights.resources import (
 )
 from duolog_server.store.grouptopics import whole_name
 from duolog_server.store.metadata import TRACE_TOPIC, is_reserved_topic
+from duolog_server.store.names import TOPIC_BYTES_MAX
 
 # What is answered for every id that names nothing, and nothing that the caller may read: otherwise
 # ids would tell where the messages of others begin, and how many there are.
@@ -99,9 +100,10 @@ def of_owners(name: str, facts: Facts, *actions: Action) -> list[Need]:
     """One of these actions on a topic of any owner.
 
     %RETRY%a_b is that of a group a_b, or the one of a group a for a topic b: then it asks for both.
+    Of a name that is too long for a topic, neither exists, and it has too many parts to look at.
     """
     needs = [of_topic(whole_name(name, facts.groups), *actions)]
-    if name.startswith(RETRY_PREFIX):
+    if name.startswith(RETRY_PREFIX) and len(name) <= TOPIC_BYTES_MAX:
         words = name.removeprefix(RETRY_PREFIX).split("_")
         for at in range(1, len(words)):
             owner, of = "_".join(words[:at]), "_".join(words[at:])
