@@ -92,12 +92,8 @@ class Changes:
 
     async def _shown_after(self, session: Session, location: str) -> str:
         """The page to show after a change: the first one, where its own one is denied."""
-        if isinstance(location, Address):
-            try:
-                return location if await session.rights.may(location) else CLUSTER
-            except DuologError:
-                pass  # that page says why
-        return location
+        denied = isinstance(location, Address) and not await session.rights.may(location)
+        return CLUSTER if denied else location
 
     async def _guarded(
         self, work: Callable[[], Awaitable[Told]], session: Session, request: Request

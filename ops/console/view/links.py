@@ -6,7 +6,7 @@ While the nodes do not answer, the last answer holds; links without one are show
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import inf
 
@@ -174,14 +174,27 @@ class Rights:
         self._sought: dict[Call, None] = {}
 
     async def denials(self, calls: Sequence[Call]) -> list[str]:
-        """Why each of some calls is denied, in words for the first; empty for one that is not."""
-        if not self.user:
-            return [""] * len(calls)
+        """Why each of some calls is denied, in words for the first; empty for one that is not.
+
+        It never fails: some callers have done something that they must tell.
+        """
+        await self._learn(calls)
+        return [self._why(call) for call in calls]
+
+    async def _learn(self, calls: Iterable[Call]) -> bool:
+        """Ask the nodes about the calls that are not known; whether they answered."""
         self._fresh()
         unknown = [call for call in dict.fromkeys(calls) if call not in self._known]
-        if unknown:
-            self._known |= zip(unknown, await self._asked(unknown), strict=False)
-        return [self._known.get(call, "") for call in calls]
+        if unknown and self.user:
+            try:
+                answers = await self._asked(unknown)
+            except DuologError:
+                return False
+            self._known.update(zip(unknown, answers, strict=False))
+        return True
+
+    def _why(self, call: Call) -> str:
+        return self._known.get(call, self._before.get(call, ""))
 
     def _fresh(self) -> None:
         now = self._seconds()
@@ -190,8 +203,8 @@ class Rights:
 
     async def check(self, pattern: str, names: Names) -> None:
         """Raise NoPermission where a page or an action is denied."""
-        calls = _calls(pattern, names)
-        why = next(filter(None, await self._asked(calls)), "") if self.user and calls else ""
+        calls = tuple(CALLS[pattern](names)) if self.user and pattern in CALLS else ()
+        why = next(filter(None, await self._asked(calls)), "") if calls else ""
         if why:
             raise NoPermission(f"user {self.user}: {why}")
 
@@ -216,11 +229,7 @@ class Rights:
         for _ in range(ROUNDS):
             self._sought = {}
             text = draw()
-            if not (self._sought and asks):
-                break
-            try:
-                await self.denials(list(self._sought))
-            except DuologError:
+            if not (self._sought and asks and await self._learn(self._sought)):
                 break
         return text
 
@@ -232,7 +241,7 @@ class Rights:
             return link.pattern not in FOR_USERS
         calls = _calls(link.pattern, link.names)
         self._sought |= dict.fromkeys(call for call in calls if call not in self._known)
-        return not any(self._known.get(call, self._before.get(call, "")) for call in calls)
+        return not any(map(self._why, calls))
 
 
 def _calls(pattern: str, names: Names) -> Sequence[Call]:

@@ -1,5 +1,6 @@
 """Links that viewers get: what the nodes are asked for them, and when."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -23,6 +24,7 @@ class Nodes:
         self.denied = denied
         self.asked: list[int] = []
         self.wrong: Exception | None = None
+        self.held: asyncio.Event | None = None
 
     @property
     def access(self) -> "Nodes":
@@ -36,6 +38,8 @@ class Nodes:
         if self.wrong is not None:
             raise self.wrong
         denied = bytes(call.method in self.denied for call in request.calls)
+        if self.held is not None:
+            await self.held.wait()
         return wire.UserReply(user="alice", denied=denied, denial="no" if any(denied) else "")
 
 
@@ -73,6 +77,31 @@ async def test_while_the_nodes_do_not_answer_the_last_answer_holds() -> None:
     nodes.wrong = duolog.Unavailable("no")
     assert await page.rights.drawn(page.draw) == TAIL
     assert await page.rights.drawn(page.draw, asks=False) == TAIL
+
+
+async def test_what_follows_a_change_does_not_fail_where_the_nodes_do_not_answer() -> None:
+    """A form whose work fails may be sent again, and its message would be there twice."""
+    nodes = Nodes("Admin/AlterTopic")
+    rights = Page(nodes).rights
+    nodes.wrong = duolog.Unavailable("no")
+    assert await rights.may(ALTER)
+    assert await rights.allowed(["T"]) == ["T"]
+
+
+async def test_an_answer_that_comes_late_does_not_bring_back_older_ones() -> None:
+    nodes = Nodes()
+    page = Page(nodes)
+    assert await page.rights.may(ALTER)
+    nodes.held = asyncio.Event()
+    late = asyncio.ensure_future(page.rights.may(TAIL))
+    await asyncio.sleep(0)
+    held, nodes.held = nodes.held, None
+    nodes.denied = ("Admin/AlterTopic",)
+    page.now += KNOWN_SECONDS + 1
+    assert not await page.rights.may(ALTER)
+    held.set()
+    assert await late
+    assert not page.rights.shows(ALTER)
 
 
 async def test_without_users_nothing_is_asked_and_pages_about_users_have_no_links() -> None:
