@@ -86,6 +86,23 @@ def test_j_and_k_go_through_the_rows_and_enter_opens(site: Cluster, window: Wind
     assert window.page.locator("#q").input_value() == "jk", "in a text, keys are letters"
 
 
+FOLDED = """
+<ul class="findings"><li><details><summary>many</summary>
+<ul class="findings"><li><a href="/groups">one</a></li></ul></details></li>
+<li><a href="/topics">last</a></li></ul>
+"""
+
+
+def test_j_passes_over_rows_that_are_folded(window: Window) -> None:
+    window.open("/messages")
+    window.page.evaluate("rows => { document.getElementById('main').innerHTML = rows }", FOLDED)
+    seen = []
+    for key in ("j", "j", "k", "Enter", "j", "j"):
+        window.page.keyboard.press(key)
+        seen.append(window.ask("document.activeElement.textContent.slice(0, 4)"))
+    assert seen == ["many", "last", "many", "many", "one", "last"]
+
+
 def test_the_first_key_skips_to_the_content(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     window.open("/groups")

@@ -154,7 +154,7 @@ document.addEventListener("input", (event) => {
 // To the link of the next row, or of the one before: Enter opens it.
 function step(by) {
   const links = [...main.querySelectorAll("tbody tr, .findings li")]
-    .map((row) => row.querySelector("a, summary")).filter((link) => link && link.offsetParent);
+    .map((row) => row.querySelector("a, summary")).filter((link) => link && link.checkVisibility());
   const row = document.activeElement.closest("tr, .findings li");
   const at = links.findIndex((link) => link.closest("tr, .findings li") === row);
   const next = links[at < 0 ? 0 : at + by];
