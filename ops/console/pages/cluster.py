@@ -10,7 +10,7 @@ from duolog._client import runtime_of
 from duolog._router import Router
 
 from duolog_server.ops.console.pages.home import home
-from duolog_server.ops.console.view.addresses import CLUSTER
+from duolog_server.ops.console.view.addresses import CLUSTER, DOCTOR, address
 from duolog_server.ops.console.view.charts import Chart
 from duolog_server.ops.console.view.formatting import (
     command,
@@ -98,7 +98,13 @@ class GroupBlock:
 
 
 async def cluster(visit: Visit) -> Shown:
-    """The cluster as it is now; for who may not see it, a list of what they may see."""
+    """The cluster as it is now; for users who may not see it, a list of what they may see.
+
+    Their page looks again and again, too: the menu asks what they may see, as a call that is denied
+    each time would fill the audit log.
+    """
+    if not visit.rights.shows(address(DOCTOR)):
+        return await home(visit)
     try:
         seen = await look_at_nodes(visit.client, visit.endpoints)
     except NoPermission:

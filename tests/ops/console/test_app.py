@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from urllib.parse import quote
 
 import duolog
@@ -18,6 +18,7 @@ from duolog_server.node.identity.access.lockout import FREE as ATTEMPTS
 from duolog_server.node.runtime.consoleprocess import ConsoleOptions
 from duolog_server.ops.console.app import Console
 from duolog_server.ops.console.masking.seen import Seeing
+from duolog_server.ops.console.pages import cluster
 from duolog_server.ops.console.pages.messages import message
 from duolog_server.ops.console.pages.topics import topic
 from duolog_server.ops.console.program import client_of, settings_of
@@ -27,6 +28,8 @@ from duolog_server.ops.console.view.formatting import THIN
 from duolog_server.ops.console.view.rates import Rates
 from duolog_server.ops.console.view.render import LAST
 from duolog_server.ops.console.view.visits import FORM_BYTES, Shown, Visit
+from duolog_server.ops.inspection.doctor.findings import Seen
+from duolog_server.ops.inspection.survey import look_at_nodes
 from duolog_server.serve.server import Node
 from tests.keyfiles import access_files
 from tests.node.replicas import WAIT_SECONDS
@@ -347,6 +350,27 @@ async def test_a_user_without_rights_on_the_cluster_begins_with_what_it_may_see(
     admin = [("/doctor", "Doctor"), ("/rights", "Rights"), ("/audit", "Audit")]
     messages = ("/messages", "Messages")
     assert seen["boss"] == [("/", "Cluster"), *own[1:], messages, *waiting, *admin]
+
+
+async def test_nodes_are_not_asked_again_for_what_a_user_may_not_see(
+    guarded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first page looks every few seconds, and each denied call would be in the audit log."""
+    asked: list[object] = []
+
+    async def look(*given: Any) -> Seen:
+        asked.append(given)
+        return await look_at_nodes(*given)
+
+    monkeypatch.setattr(cluster, "look_at_nodes", look)
+    async with browser(guarded) as at:
+        for user, times in (("alice", 1), ("boss", 3)):
+            login = {"user": user, "password": f"secret-of-{user}"}
+            assert (await at.post("/login", data=login, headers=ORIGIN)).status_code == 303
+            asked.clear()
+            for _ in range(3):
+                await read(at, "/")
+            assert len(asked) == times, user
 
 
 async def test_a_session_ends_with_its_user(guarded: str) -> None:
