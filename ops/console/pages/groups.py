@@ -18,8 +18,8 @@ from duolog_server.ops.console.pages.lists import (
     listing,
 )
 from duolog_server.ops.console.view.addresses import GROUP, GROUPS, address
+from duolog_server.ops.console.view.calls import commits
 from duolog_server.ops.console.view.formatting import command, counted, duration, number, si
-from duolog_server.ops.console.view.links import commits
 from duolog_server.ops.console.view.questions import Field, Question, confirmed
 from duolog_server.ops.console.view.rates import Flow
 from duolog_server.ops.console.view.visits import Action, Done, Shown, Undo, Visit

@@ -11,7 +11,8 @@ from duolog.wire import duolog_pb2 as wire
 from duolog_server.ops.console.app import ACTIONS, DOWNLOADS, PAGES
 from duolog_server.ops.console.view import addresses as at
 from duolog_server.ops.console.view.addresses import address
-from duolog_server.ops.console.view.links import CALLS, KNOWN_SECONDS, Rights
+from duolog_server.ops.console.view.calls import CALLS
+from duolog_server.ops.console.view.links import KNOWN_SECONDS, Rights
 
 ALTER = address(at.TOPIC_ALTER, topic="T")
 TAIL = address(at.TAIL, topic="T")
