@@ -169,7 +169,7 @@ def test_the_home_of_a_user_without_rights_is_accessible(site: Cluster, open_win
     window.page.get_by_label("User").fill("alice")
     window.page.get_by_label("Password").fill("pw-of-alice")
     window.page.get_by_role("button", name="Log in").click()
-    window.shows("You have no rights yet.")
+    window.shows("There is no topic or group that you may see.")
     check_accessible(window, "home")
 
 

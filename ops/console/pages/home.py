@@ -11,7 +11,10 @@ from duolog_server.ops.inspection.topics import messages_kept
 from duolog_server.store.metadata import is_nodes_topic
 
 ROWS = 10  # of topics, and of groups
-NO_RIGHTS = "You have no rights yet. A super user gives you some, for example by the command here."
+SEES_NOTHING = (
+    "There is no topic or group that you may see. A super user can grant you rights, for example "
+    "with this command."
+)
 
 
 async def home(visit: Visit) -> Shown:
@@ -27,7 +30,7 @@ async def home(visit: Visit) -> Shown:
     sees = bool(kept or groups.rows)
     grant = command("acl", "grant", visit.rights.user, "Topic:NAME", "Sub")
     facts = {
-        "sentence": "The topics and groups that you may see." if sees else NO_RIGHTS,
+        "sentence": "The topics and groups that you may see." if sees else SEES_NOTHING,
         "topics": kept,
         "groups": sorted(map(row_of, groups.rows), key=lambda row: STATES.index(row.state)),
         "more_topics": bool(topics.next),

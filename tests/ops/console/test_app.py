@@ -342,7 +342,7 @@ async def test_a_user_without_rights_on_the_cluster_begins_with_what_it_may_see(
             assert (await at.post("/login", data=login, headers=ORIGIN)).status_code == 303
             first = await read(at, "/")
             seen[user] = re.findall(r'<a href="([^"]+)" data-key="."[^>]*>(\w+)<', first)
-            assert ("You have no rights yet." in first) is (user == "alice")
+            assert ("There is no topic or group that you may see." in first) is (user == "alice")
             assert ("duolog acl grant alice Topic:NAME Sub" in first) is (user == "alice")
     own = [("/", "Home"), ("/topics", "Topics"), ("/groups", "Groups")]
     waiting = [("/waiting", "Delayed"), ("/waiting/half", "Transactions")]
