@@ -1,6 +1,6 @@
 """What each method of the native API asks for: its rule. A method without one is not served."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from duolog import _errors as sdk
@@ -30,8 +30,11 @@ from duolog_server.node.service.groups import delete_needs, put_needs, reset_nee
 ROWS_AT_ONCE = 200  # that are copied into a reply
 
 
-def _all_read(topics: Iterable[str], facts: Facts) -> list[Need]:
-    return [need for name in topics for need in reads(name, facts)]
+def _consumes(group: str, topics: Iterable[str], facts: Facts) -> Iterator[Need]:
+    """Read topics as a group. One by one: they may be very many."""
+    yield group_sub(group)
+    for name in topics:
+        yield from reads(name, facts)
 
 
 async def _keep(rows: Any, wanted: Callable[[Any], bool]) -> None:
@@ -78,8 +81,10 @@ def _stage(request: wire.StageRequest, facts: Facts) -> Needs:
 
 
 def _subscribe(request: wire.SubscribeRequest, facts: Facts) -> Needs:
-    needs = _all_read((queue.topic for queue in request.add), facts)
-    return [*needs, group_sub(request.group)] if request.group else needs
+    for queue in request.add:
+        yield from reads(queue.topic, facts)
+    if request.group:
+        yield group_sub(request.group)
 
 
 def _find(request: wire.FindRequest, facts: Facts) -> Needs:
@@ -98,19 +103,19 @@ async def _trim_found(reply: wire.FindReply, may: May, facts: Facts) -> None:
 
 
 def _heartbeat(request: wire.HeartbeatRequest, facts: Facts) -> Needs:
-    return [group_sub(request.group), *_all_read(request.topics, facts)]
+    return _consumes(request.group, request.topics, facts)
 
 
 def _commit(request: wire.CommitRequest, facts: Facts) -> Needs:
     topics = dict.fromkeys(offset.topic for offset in request.offsets)
-    return [group_sub(request.group), *_all_read(topics, facts)]
+    return _consumes(request.group, topics, facts)
 
 
 def _offsets(request: wire.OffsetsRequest, facts: Facts) -> Needs:
     if not request.begin:
         return (sees_group(request.group),)
     topics = dict.fromkeys(ref.topic for ref in request.queues)
-    return [group_sub(request.group), *_all_read(topics, facts)]
+    return _consumes(request.group, topics, facts)
 
 
 # -- Admin ---------------------------------------------------------------------------------------

@@ -406,6 +406,31 @@ def test_a_topic_with_a_digest_of_a_long_group_is_that_groups() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "request_"),
+    [
+        ("Heartbeat", wire.HeartbeatRequest(group="G", topics=["T", "U"])),
+        ("Commit", wire.CommitRequest(group="G", offsets=[wire.QueueOffset(topic="T")])),
+        (
+            "Offsets",
+            wire.OffsetsRequest(group="G", begin="EARLIEST", queues=[wire.QueueRef(topic="T")]),
+        ),
+    ],
+)
+def test_topics_of_a_call_are_looked_at_one_by_one(name: str, request_: Any) -> None:
+    """Groups are looked through for some: all of a call at once would stop the node."""
+
+    class Nothing(Facts):
+        @property
+        def groups(self) -> Any:  # type: ignore[override]
+            raise AssertionError("a topic was looked at already")
+
+    needs = iter(RULES[f"/duolog.v1.Groups/{name}"].needs(request_, Nothing()))
+    assert next(needs).resource == Resource(Kind.GROUP, "G")
+    with pytest.raises(AssertionError, match="already"):
+        next(needs)
+
+
+@pytest.mark.parametrize(
     ("name", "entry"),
     [(name, entry) for name, row in TABLE.items() for entry in row.entries],
 )
