@@ -19,9 +19,11 @@ DELAY = np.frombuffer(b"DELAY", np.uint8)
 TIMER_OUT_MS = np.frombuffer(b"TIMER_OUT_MS", np.uint8)
 MULTI_DISPATCH = np.frombuffer(b"INNER_MULTI_DISPATCH", np.uint8)
 MULTI_QUEUE_OFFSET = np.frombuffer(b"INNER_MULTI_QUEUE_OFFSET", np.uint8)
-# Of a word, `(word - BELOW_THREE) & ~word & HIGH_BITS` is 0 exactly if no byte of it is below 3.
-BELOW_THREE = np.uint64(0x0303030303030303)
+# A byte is below 3 if neither itself nor the sum of its low bits and 0x7D reaches 0x80. Such a sum
+# has no carry into the next byte of a word.
+LOW_BITS = np.uint64(0x7F7F7F7F7F7F7F7F)
 HIGH_BITS = np.uint64(0x8080808080808080)
+TO_THREE = np.uint64(0x7D7D7D7D7D7D7D7D)
 
 
 @inlined
@@ -162,7 +164,7 @@ def _until_separator(data: U8, position: int, end: int) -> int:
     """Position of the next byte up to PROPERTY_SEPARATOR, or the end; 8 bytes at a time."""
     while position + 8 <= end:
         word = np.uint64(get64(data, position))
-        if (word - BELOW_THREE) & ~word & HIGH_BITS:
+        if (((word & LOW_BITS) + TO_THREE) | word) & HIGH_BITS != HIGH_BITS:
             break
         position += 8
     while position < end and data[np.uint64(position)] > PROPERTY_SEPARATOR:
