@@ -9,13 +9,13 @@ from collections.abc import Callable
 import numpy as np
 
 from bench.harness import Figure
+from duolog_server.store.commitlog import topic_field, uniq_key_field
 from duolog_server.store.kernels import encode, index, queue, scan
 from duolog_server.store.kernels.jit import EMPTY_I64, I64, U8
 from duolog_server.store.record import RecordHeader
 
 MESSAGES, BODY_BYTES, RUNS = 4000, 100, 50
 SLOTS, ENTRIES = 500_000, 2_000_000  # a tenth of an index file's
-TOPIC = b"bench"
 # The most that a kernel may take, in copies of the records.
 COPIES_MAX = {
     "encode": 8,
@@ -38,9 +38,10 @@ def _nanoseconds(work: Callable[[], object]) -> float:
 
 async def kernels() -> list[Figure]:
     """Each kernel of a put and its dispatch."""
-    header = np.frombuffer(RecordHeader(TOPIC.decode(), 0, 1, 1).packed(), np.uint8)
-    topic = np.frombuffer(bytes([len(TOPIC)]) + TOPIC + b"\0\0", np.uint8)
-    producer = np.frombuffer(encode.UNIQ_KEY_NAME + b"0123456789ABCDEF0123", np.uint8)
+    first = RecordHeader("bench", 0, 1, 1)
+    header = np.frombuffer(first.packed(), np.uint8)
+    topic = topic_field(first.topic, first.topic_length_bytes())
+    producer = uniq_key_field(b"bench-----")
     bodies = np.full(MESSAGES * BODY_BYTES, ord("x"), np.uint8)
     body_offsets = np.arange(MESSAGES + 1, dtype=np.uint32) * BODY_BYTES
     texts: U8 = np.empty(0, np.uint8)

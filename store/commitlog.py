@@ -100,14 +100,14 @@ WHOLE = Part()
 
 
 @lru_cache(4096)
-def _topic_field(topic: str, length_bytes: int) -> U8:
+def topic_field(topic: str, length_bytes: int) -> U8:
     """See `encode`."""
     text = topic_bytes(topic)
     return np.frombuffer(len(text).to_bytes(length_bytes, "big") + text + b"\0\0", np.uint8)
 
 
 @lru_cache(1024)
-def _uniq_key(producer: bytes) -> U8:
+def uniq_key_field(producer: bytes) -> U8:
     """See `encode`."""
     text = encode.UNIQ_KEY_NAME + producer.hex().upper().encode() if producer else b""
     return np.frombuffer(text, np.uint8)
@@ -202,8 +202,8 @@ class CommitLog:
         mark: _Mark,
     ) -> Appended:
         template = np.frombuffer(header.packed(), np.uint8)
-        topic = _topic_field(header.topic, header.topic_length_bytes())
-        uniq_key = _uniq_key(part.producer)
+        topic = topic_field(header.topic, header.topic_length_bytes())
+        uniq_key = uniq_key_field(part.producer)
         result: I64 = np.zeros(1 + (columns.count if part.placed else 0), np.int64)
         mapped = self._writable()
         start = mapped.start + mapped.wrote

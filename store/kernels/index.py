@@ -31,7 +31,7 @@ from duolog_server.store.kernels.scan import (
     UNIQ_KEY_AT,
     UNIQ_KEY_BYTES,
 )
-from duolog_server.store.kernels.text import java_hash_from, signed32
+from duolog_server.store.kernels.text import HIGH_BITS, java_hash_from, signed32
 
 HEADER_BYTES = 40
 SLOT_BYTES = 4
@@ -43,7 +43,6 @@ END_PHY_AT = 24
 SLOT_COUNT_AT = 32
 INDEX_COUNT_AT = 36
 SPACE = 32
-NOT_ASCII = np.int64(-0x7F7F7F7F7F7F7F80)  # the high bit of each of 8 bytes
 
 INDEX_OK = 0
 INDEX_FILE_FULL = 1
@@ -90,8 +89,11 @@ def _put_key(
 
 @inlined
 def _split(data: U8, start: int, end: int) -> int:
-    """Where a key may be hashed in two parts: before its last 4 characters, or at its start."""
-    if end - start < 12 or get64(data, end - 8) & NOT_ASCII:
+    """Where a key may be hashed in two parts: before its last 4 characters, or at its start.
+
+    Only behind ASCII: no character of several bytes is cut.
+    """
+    if end - start < 12 or np.uint64(get64(data, end - 8)) & HIGH_BITS != 0:
         return start
     return end - 4
 
