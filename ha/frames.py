@@ -23,10 +23,11 @@ import enum
 import itertools
 import struct
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
-from duolog_server.ha.crc32c import crc32c
+from duolog_server.ha.crc32c import SHORT_BYTES, crc32c
 from duolog_server.ha.epochs import EPOCHS_MAX, Epoch, EpochEntry
 from duolog_server.store.kernels.jit import U8
 
@@ -195,7 +196,7 @@ def _frame(
 ) -> bytes:
     """A frame whose CRC covers all of it. place: epoch, offset, confirm."""
     head = _HEAD.pack(MAGIC, VERSION, kind, WHOLE_CRC if whole_crc else 0, *place, len(body))
-    return b"".join((head, _CRC.pack(crc32c(body, crc32c(head))), body))
+    return b"".join((head, _CRC.pack(crc32c(head + body)), body))
 
 
 def chunk_frame(epoch: Epoch, offset: int, confirm: int, data: U8, whole_crc: bool = True) -> bytes:
@@ -205,6 +206,9 @@ def chunk_frame(epoch: Epoch, offset: int, confirm: int, data: U8, whole_crc: bo
     """
     flags = WHOLE_CRC if whole_crc else 0
     head = _HEAD.pack(MAGIC, VERSION, Kind.CHUNK, flags, epoch, offset, confirm, len(data))
+    if len(data) < SHORT_BYTES:
+        body = data.tobytes()
+        return b"".join((head, _CRC.pack(crc32c(head + body if whole_crc else head)), body))
     crc = crc32c(head)
     return b"".join((head, _CRC.pack(crc32c(data, crc) if whole_crc else crc), data.data))
 
@@ -331,6 +335,15 @@ class _Body:
             raise BadFrame("bytes after its end")
 
 
+def _crc(data: bytes, *, covers_body: bool) -> int:
+    head = data[: _HEAD.size]
+    if not covers_body:
+        return crc32c(head)
+    if len(data) < SHORT_BYTES:
+        return crc32c(head + data[HEADER_BYTES:])
+    return crc32c(np.frombuffer(data, np.uint8, offset=HEADER_BYTES), crc32c(head))
+
+
 def decode(data: bytes) -> Frame:
     """Read one frame. Raises BadFrame, and nothing else, for any bytes."""
     if len(data) < HEADER_BYTES:
@@ -342,11 +355,7 @@ def decode(data: bytes) -> Frame:
         raise BadFrame("size does not match")
     (expected,) = _CRC.unpack_from(data, _HEAD.size)
     whole_crc = bool(flags & WHOLE_CRC)
-    found = crc32c(data[: _HEAD.size])
-    if kind != Kind.CHUNK:
-        found = crc32c(data[HEADER_BYTES:], found)
-    elif whole_crc:
-        found = crc32c(np.frombuffer(data, np.uint8, offset=HEADER_BYTES), found)
+    found = _crc(data, covers_body=whole_crc or kind != Kind.CHUNK)
     if found != expected:
         raise DamagedFrame(expected, found)
     if offset < 0 or confirm < 0:
@@ -362,13 +371,11 @@ def decode(data: bytes) -> Frame:
 
 def _decode_body(kind: int, place: tuple[Epoch, int, int], data: bytes) -> Frame:
     epoch, offset, confirm = place
+    if kind == Kind.ACK:
+        return Ack(epoch, offset, confirm, *_replica(data[HEADER_BYTES:]))
     body = _Body(data)
     frame: Frame
-    if kind == Kind.ACK:
-        node = body.text()
-        (incarnation,) = body.unpack(">Q")
-        frame = Ack(epoch, offset, confirm, node, incarnation)
-    elif kind == Kind.HEARTBEAT:
+    if kind == Kind.HEARTBEAT:
         (sent,) = body.unpack(">Q")
         frame = Heartbeat(epoch, offset, confirm, sent)
     elif kind == Kind.TRUNCATE:
@@ -387,6 +394,16 @@ def _decode_body(kind: int, place: tuple[Epoch, int, int], data: bytes) -> Frame
         raise BadFrame(f"unknown kind {kind}")
     body.end()
     return frame
+
+
+@lru_cache(maxsize=64)  # a slave says the same each time
+def _replica(tail: bytes) -> tuple[str, int]:
+    """Name and incarnation in an ACK. Raises BadFrame."""
+    body = _Body(bytes(HEADER_BYTES) + tail)
+    node = body.text()
+    (incarnation,) = body.unpack(">Q")
+    body.end()
+    return node, incarnation
 
 
 def _hello(promised: Epoch, end: int, durable: int, body: _Body) -> Hello:
