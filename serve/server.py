@@ -37,6 +37,7 @@ from duolog_server.node.net.grpc.receive_limit.ledger import Ledger
 from duolog_server.node.net.grpc.server import serve as grpc_server
 from duolog_server.node.net.methods import Methods
 from duolog_server.node.net.tls import ClientTls
+from duolog_server.node.replication.framesport import FramesPort
 from duolog_server.node.replication.masterstream import ReplicationService
 from duolog_server.node.runtime.cautions import EVERY_ADDRESS, cautions, unreached
 from duolog_server.node.runtime.config import Config, ConfigError, without_login
@@ -227,6 +228,7 @@ class Node:
             "client": config.node.listen,
             "tls": config.tls.listen,
             "slaves": config.ha.listen if leads else "",
+            "slaves' frames": config.ha.frames_address if leads else "",
             "frames": config.node.frames_address,
             "remoting": config.remoting.listen,
             "fast": config.remoting_fast_address,
@@ -238,7 +240,7 @@ class Node:
     def _servers(self) -> dict[str, Callable[[ReservedPort, ClientTls | None], Awaitable[None]]]:
         """What serves each port, in the order in which they are opened.
 
-        `tls` is opened with `client`, and `fast` with `remoting`.
+        `tls` is opened with `client`, `slaves' frames` with `slaves`, `fast` with `remoting`.
         """
         return {
             "frames": self._serve_frames,
@@ -536,6 +538,15 @@ class Node:
         )
         if service.listen(reserved.address) == 0:
             raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}")
+        if (frames := self._ports.get("slaves' frames")) is not None:
+            service.frames = FramesPort(self.config.limits, broker.give_up)
+            with _listening(frames):
+                await service.frames.start(
+                    frames.host,
+                    frames.port,
+                    service.frames_context(),
+                    self.config.node.busy_poll_us,
+                )
         await service.start()
         self._replication = service
         log.info("serving slaves", listen=reserved.address)

@@ -13,6 +13,9 @@ from duolog_server.node.net.receive_budget import ReceiveBudget
 from duolog_server.node.runtime.config import LimitsSection
 
 SHORT_CALLS_MAX = 1024  # of one connection, beside those that wait for messages
+# Of the event loop, until a connection is closed that was accepted as the port closed: it is made,
+# refused, and lost.
+CLOSING_TURNS = 4
 C = TypeVar("C", bound=Connected)
 
 
@@ -71,3 +74,5 @@ class PortServer(Generic[C]):
             await self._handshakes.stop()
         await self._connections.stop(grace, self._calls)
         await self._ticking.stop()
+        for _ in range(CLOSING_TURNS):
+            await asyncio.sleep(0)

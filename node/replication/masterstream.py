@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
 from functools import partial
@@ -17,7 +18,17 @@ from duolog_server.ha.frames import BODY_BYTES_MAX, KIND_AT, BadFrame, Hello, Ki
 from duolog_server.node.net.grpc.options import replication_port
 from duolog_server.node.net.grpc.receive_limit.ledger import Ledger
 from duolog_server.node.net.grpc.server import serve
-from duolog_server.node.replication.keyproof import Answer, Unproven
+from duolog_server.node.replication.framesport import (
+    FRAMES_METHOD,
+    NONE,
+    OFFER,
+    SWITCH,
+    FramesConnection,
+    FramesPort,
+    Line,
+    Offer,
+)
+from duolog_server.node.replication.keyproof import Answer, Header, Unproven
 from duolog_server.node.replication.outgoing import HA_METHOD, PROOF_SECONDS, Outgoing, Write
 from duolog_server.node.replication.roles import Connection, Replication
 from duolog_server.node.runtime.openfiles import slaves_that_fit
@@ -28,8 +39,9 @@ from duolog_server.store.mappedfile import MappedFile
 
 Frames = AsyncIterator[bytes]
 Context = grpc.aio.ServicerContext[bytes, bytes]
-# A method, with the name that its caller proved; empty where nobody had to prove one.
-Method = Callable[[str, Context], Coroutine[object, None, None]]
+# A method, with the name that its caller proved, empty where nobody had to prove one, and the
+# connection for frames that it was offered.
+Method = Callable[[str, Context, Offer | None], Coroutine[object, None, None]]
 Served = Callable[[Frames, Context], Coroutine[object, None, None]]
 
 log = structlog.get_logger("duolog.ha")
@@ -38,6 +50,7 @@ CONNECTIONS_MAX = 256
 ARRIVING_BYTES_MAX = 8 << 20  # of what slaves say, which is short
 HELLO_SECONDS = 10.0  # from the beginning of a stream
 LAST_WRITE_SECONDS = 1.0
+HELLO = bytes((Kind.HELLO,))
 _BROKEN = (ConnectionError, asyncio.InvalidStateError)  # also raised for a call that is over
 
 
@@ -64,7 +77,9 @@ class ReplicationService:
         options = replication_port(BODY_BYTES_MAX, connections)
         self._server = serve(options, connections, Ledger(ARRIVING_BYTES_MAX, ARRIVING_BYTES_MAX))
         self.methods: dict[str, Served] = {}  # by path, each with its rule before it
-        self._serve(HA_METHOD, self._stream)
+        self.frames: FramesPort | None = None
+        for path in (HA_METHOD, FRAMES_METHOD):
+            self._serve(path, self._stream)
 
     def _serve(self, path: str, method: Method) -> None:
         """Add a method to the port. Raises KeyError where it has no rule."""
@@ -76,13 +91,13 @@ class ReplicationService:
             (grpc.method_handlers_generic_handler(service, {name: handler}),)
         )
 
-    async def admit(self, context: Context) -> str:
+    async def admit(self, context: Context, headers: tuple[Header, ...] = ()) -> str:
         """Authenticate the caller of a stream by the key, if this node has one.
 
-        Ends the call (UNAUTHENTICATED) otherwise.
+        Ends the call (UNAUTHENTICATED) otherwise. headers: of the answer, beside those of the key.
         """
         try:
-            return await self._proven_name(context)
+            return await self._proven_name(context, headers)
         except Unproven as refusal:
             await self._refuse(context, refusal)
 
@@ -90,13 +105,15 @@ class ReplicationService:
         log.warning("a slave was refused", peer=context.peer(), reason=str(refusal))
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(refusal))
 
-    async def _proven_name(self, context: Context) -> str:
+    async def _proven_name(self, context: Context, headers: tuple[Header, ...]) -> str:
         """The name that the caller proved. Raises Unproven."""
         proof = self._replication.proof
         answer: Answer | None = None
         if proof is not None:
             answer = proof.answer(dict(context.invocation_metadata() or ()))
-        await context.send_initial_metadata(answer.headers if answer is not None else ())
+        if answer is not None:
+            headers += answer.headers
+        await context.send_initial_metadata(headers)
         if answer is not None:
             try:
                 async with asyncio.timeout(PROOF_SECONDS):
@@ -123,6 +140,10 @@ class ReplicationService:
         except RuntimeError:
             return 0
 
+    def frames_context(self) -> ssl.SSLContext | None:
+        """OpenSSL's context of the port for frames; None for plain text. Raises BadCertificate."""
+        return self._tls.context_of_server() if self._tls is not None else None
+
     async def start(self) -> None:
         """Start serving."""
         await self._server.start()
@@ -130,12 +151,15 @@ class ReplicationService:
     async def stop(self) -> None:
         """End all streams."""
         await self._server.stop(None)
+        if self.frames is not None:
+            await self.frames.stop(0.0)
 
-    async def _stream(self, slave: str, context: Context) -> None:
+    async def _stream(self, slave: str, context: Context, offer: Offer | None) -> None:
         """One slave's connection: a task reads; what is to be sent goes out as it comes."""
         replication = self._replication
         master = replication.master
-        if master is None:
+        line, first = await self._first(context, offer) if master is not None else (context, b"")
+        if master is None or replication.master is not master:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this node is not the master")
             return
         number = master.connect(self._replication.mono_ms())
@@ -147,12 +171,13 @@ class ReplicationService:
             self._ended(number, error)
             reader.cancel()
 
-        sender = _Sender(
-            (master, number), context.write, broken, self._threads, replication.mono_ms
-        )
+        sender = _Sender((master, number), line.write, broken, self._threads, replication.mono_ms)
         # A task of its own: it may be cancelled, and the last write is still awaited.
         tasks = Background(partial(self._ended, number))
-        reader = tasks.start(self._read((master, number), context, sender, slave))
+        hears = _Hearing(replication, (master, number), sender)
+        if isinstance(line, FramesConnection):
+            line.take = hears.take
+        reader = tasks.start(self._read(first, (line, context), hears, slave))
         replication.connected((master, number), sender.wake, reader)
         try:
             await asyncio.wait((reader,))
@@ -174,44 +199,87 @@ class ReplicationService:
             self._failed(error)
 
     async def _read(
-        self, connection: Connection, context: Context, sender: "_Sender", slave: str
+        self, data: object, lines: tuple[Line, Context], hears: "_Hearing", slave: str
     ) -> None:
-        master, number = connection
-        perform, mono_ms = self._replication.perform, self._replication.mono_ms
-        data = await self._first(context)
+        """Frames, to the end; data: the first one. lines: what carries them, and the call."""
+        line, context = lines
         while isinstance(data, bytes):
             if slave and _is_hello_of_another(data, slave):
                 await self._refuse(context, Unproven(f"only {slave!r} was proved as its name"))
-            effects = master.step(masterevents.Received(number, data), mono_ms())
-            if effects:
-                perform(effects)
-            self._replication.refusals.release_if_settled()
-            if masterevents.CONFIRMED not in effects[-1:]:  # that wakes all senders
-                sender.wake()
-            data = await context.read()
+            hears.received(data)
+            data = await line.read()
 
-    async def _first(self, context: Context) -> object:
-        """A slave's first message; ends the call of a silent slave."""
+    async def _first(self, context: Context, offer: Offer | None) -> tuple[Line, object]:
+        """What carries a slave's frames, and the first one; ends the call of a silent slave."""
         try:
             async with asyncio.timeout(HELLO_SECONDS):
-                return await context.read()
+                data = await context.read()
+                if data != SWITCH or offer is None:
+                    return context, data
+                return (connection := offer.taken()), await connection.read()
         except TimeoutError:
+            code = grpc.StatusCode.DEADLINE_EXCEEDED
             reason = f"the slave sent nothing for {HELLO_SECONDS:.0f} s"
+        except ConnectionError as error:
+            code, reason = grpc.StatusCode.FAILED_PRECONDITION, str(error)
         log.warning("a slave was refused", peer=context.peer(), reason=reason)
-        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, reason)
+        await context.abort(code, reason)
+
+
+class _Hearing:
+    """Passes a slave's frames on to its master's machine."""
+
+    def __init__(self, replication: Replication, connection: Connection, sender: "_Sender") -> None:
+        self._replication = replication
+        self._master, self._number = connection
+        self._sender = sender
+
+    def received(self, data: bytes) -> None:
+        """A frame came."""
+        replication = self._replication
+        event = masterevents.Received(self._number, data)
+        effects = self._master.step(event, replication.mono_ms())
+        if effects:
+            replication.perform(effects)
+        replication.refusals.release_if_settled()
+        if masterevents.CONFIRMED not in effects[-1:]:  # that wakes all senders
+            self._sender.wake()
+
+    def take(self, data: bytes) -> bool:
+        """See FramesConnection: all but a Hello, which may be refused."""
+        if data[KIND_AT : KIND_AT + 1] == HELLO:
+            return False
+        self.received(data)
+        return True
 
 
 def _proven_first(service: ReplicationService, method: Method) -> Served:
     """A method whose caller proves the key before anything else happens."""
 
     async def proven(requests: Frames, context: Context) -> None:
-        await method(await service.admit(context), context)
+        await method(await service.admit(context), context, None)
 
     return proven
 
 
+def _offered_first(service: ReplicationService, method: Method) -> Served:
+    """The same, and its caller is offered a connection for frames, where this node takes them."""
+
+    async def offered(requests: Frames, context: Context) -> None:
+        if service.frames is None:
+            await method(await service.admit(context, ((OFFER, NONE),)), context, None)
+            return
+        with service.frames.offer() as offer:
+            await method(await service.admit(context, offer.headers), context, offer)
+
+    return offered
+
+
 # What each method of the port asks for; one that is not here cannot be served.
-RULES: dict[str, Callable[[ReplicationService, Method], Served]] = {HA_METHOD: _proven_first}
+RULES: dict[str, Callable[[ReplicationService, Method], Served]] = {
+    HA_METHOD: _proven_first,
+    FRAMES_METHOD: _offered_first,
+}
 
 
 def _is_hello_of_another(data: bytes, slave: str) -> bool:

@@ -73,6 +73,7 @@ class Replication:
         self.options = config.ha
         tls = config.ha_tls()
         self._credentials = tls.of_channel().now if tls is not None else None
+        self._context = tls.context_of_channel().now if tls is not None else None
         self.proof: KeyProof | None = None  # nodes without a key file prove nothing
         self.master: Master | None = None
         self.slave: Slave | None = None
@@ -313,7 +314,8 @@ class Replication:
         """
         assert self.slave is not None, "only a slave follows"
         self._log.freeze.end()  # its log is no longer the one that the old broker was to copy
-        upstream = Upstream(address, self._credentials, self.options.reconnect_interval / 1000)
+        pause, poll_us = self.options.reconnect_interval / 1000, self._config.node.busy_poll_us
+        upstream = Upstream(address, self._credentials, self._context, pause, poll_us)
         adopt = self._tables.adopt_snapshot
         self.follower = ReplicationClient(self._log, self.slave, upstream, adopt, listener)
         self.follower.proof = self.proof
@@ -336,7 +338,8 @@ class Replication:
         now.
         """
         self._log.replicated()
-        self._wake_senders()
+        # After the answers of the puts that this releases: it travels with the next log bytes.
+        asyncio.get_running_loop().call_soon(self._wake_senders)
 
     def close(self, session: int, reason: str) -> None:
         """End a connection; those of an earlier mastership have ended with it."""

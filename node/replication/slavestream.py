@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from typing import Protocol
 import grpc
 import grpc.aio
 import structlog
+from duolog._busypoll import busy_poll
 from duolog._errors import Unavailable
+from duolog._frames import FrameError
 from duolog._nodechannel import uncancelled
 
 from duolog_server.ha import slaveevents
@@ -21,7 +24,17 @@ from duolog_server.ha.progress import ConnectionState
 from duolog_server.ha.slave import Slave
 from duolog_server.ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick
 from duolog_server.node.engine.log import Log
-from duolog_server.node.replication.keyproof import KeyProof, Opening, Unproven
+from duolog_server.node.replication.framesport import (
+    CONNECT_SECONDS,
+    FRAMES_METHOD,
+    NONE,
+    OFFER,
+    SWITCH,
+    FramesConnection,
+    Line,
+    connect,
+)
+from duolog_server.node.replication.keyproof import Headers, KeyProof, Opening, Unproven
 from duolog_server.node.replication.outgoing import (
     HA_METHOD,
     PROOF_SECONDS,
@@ -36,6 +49,8 @@ log = structlog.get_logger("duolog.ha")
 PAUSE_MIN_SECONDS = 0.01  # a master that was elected just now begins within some ms
 TICK_SECONDS = 0.25
 AWAY_SECONDS = 2.0  # longer than a master takes to restart
+LAST_WORD_SECONDS = 1.0  # of a master whose connection for frames ended
+Call = grpc.aio.StreamStreamCall[bytes, bytes]
 _CUTTING = (Kind.TRUNCATE, Kind.RESET, Kind.WELCOME)
 _BROKEN = (grpc.RpcError, asyncio.InvalidStateError, ConnectionError, Unavailable)
 
@@ -44,12 +59,15 @@ _BROKEN = (grpc.RpcError, asyncio.InvalidStateError, ConnectionError, Unavailabl
 class Upstream:
     """A master's replication port.
 
-    credentials: asked for each connection; None for plain text.
+    credentials, context: asked for each connection; None for plain text. busy_poll_us: see
+    NodeSection.
     """
 
     address: str
     credentials: Callable[[], grpc.ChannelCredentials] | None
+    context: Callable[[], ssl.SSLContext] | None  # of the one for frames
     pause_seconds_max: float  # longest pause between two attempts
+    busy_poll_us: int = 0
 
 
 class Listener(Protocol):
@@ -83,7 +101,11 @@ class ReplicationClient:
         self._adopt = adopt
         self._listener = listener
         self.proof: KeyProof | None = None  # of a node with a key file
-        self._call: grpc.aio.StreamStreamCall[bytes, bytes] | None = None
+        self._call: Call | None = None
+        self._connection: FramesConnection | None = None  # that carries the call's frames
+        self._method = FRAMES_METHOD  # until the master turns out to be older
+        self._poll = busy_poll(upstream.busy_poll_us)
+        self._reaches_frames = True  # the master's port for them, as far as known
         self._outgoing: Outgoing | None = None
         self._unsent = Unsent()
         self._closing = ""
@@ -146,19 +168,13 @@ class ReplicationClient:
         channel = self._channel()
         self._closing, self._failure, self._followed, self._stuck = "", None, False, False
         try:
-            stream: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
-            stream = channel.stream_stream(HA_METHOD)
-            opening = self.proof.opening() if self.proof is not None else None
-            call = self._call = stream(metadata=opening.headers if opening else None)
-            first = await uncancelled(self._proven(call, opening)) if opening else None
+            line = await self._begin_as_master_can(channel)
             self._unsent = Unsent()
-            self._outgoing = Outgoing(call.write, self._unsent.take, self._cannot_send)
-            if first is not None:
-                self.send(first)
+            self._outgoing = Outgoing(line.write, self._unsent.take, self._cannot_send)
             self._perform(self._slave.step(Connected(), self._log.times.mono_ms()))
             # While the stream is made, a cancellation may get lost: the first read looks for it.
-            await uncancelled(self._take_all(await uncancelled(call.read()), call))
-            details = "" if self._closing else await uncancelled(call.details())
+            await uncancelled(self._take_all(await uncancelled(line.read()), line))
+            details = "" if self._closing else await self._last_word()
             reason = f"the master ended the stream {details or ''}"
         except Unproven as failure:
             reason = self._unauthorized(str(failure))
@@ -166,27 +182,54 @@ class ReplicationClient:
             reason = str(failure.details() or failure.code())
             if failure.code() is grpc.StatusCode.UNAUTHENTICATED:
                 reason = self._unauthorized(reason)
-        except (Unavailable, asyncio.InvalidStateError) as failure:
-            reason = str(failure)
+        except (Unavailable, asyncio.InvalidStateError, ConnectionError, TimeoutError) as failure:
+            reason = str(failure) or "the master did not answer"
         finally:
             await self._hang_up(channel)
         if self._failure is not None:
             raise self._failure
         return self._closing or reason, self._followed
 
-    async def _proven(
-        self, call: grpc.aio.StreamStreamCall[bytes, bytes], opening: Opening
-    ) -> bytes | None:
-        """This slave's proof, once the master has proved its key.
+    async def _begin_as_master_can(self, channel: grpc.aio.Channel) -> Line:
+        """See `_begin`; a master of an older release knows no frames."""
+        try:
+            return await self._begin(channel)
+        except grpc.RpcError as failure:
+            if self._method == HA_METHOD or failure.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+        self._method = HA_METHOD
+        return await self._begin(channel)
 
-        Raises Unproven; RpcError where the call ended before.
+    async def _begin(self, channel: grpc.aio.Channel) -> Line:
+        """Call the master: what carries the frames.
+
+        Raises Unproven; RpcError, TimeoutError where it does not answer.
         """
-        headers: dict[str, str | bytes] = {}
+        opening = self.proof.opening() if self.proof is not None else None
+        stream: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
+        stream = channel.stream_stream(self._method)
+        call = self._call = stream(metadata=opening.headers if opening else None)
+        headers: Headers = {}
+        if opening is not None or self._method == FRAMES_METHOD:
+            headers = await uncancelled(self._headers(call))
+        first = self._proof(opening, headers) if opening is not None else None
+        if first is not None:
+            await uncancelled(call.write(first))
+        return await self._line(call, str(headers.get(OFFER, NONE)))
+
+    async def _headers(self, call: Call) -> Headers:
+        """Headers of the master's answer. Raises RpcError, TimeoutError."""
+        headers: Headers = {}
         with contextlib.suppress(TimeoutError):  # a master that says nothing proves nothing
             async with asyncio.timeout(PROOF_SECONDS):
                 headers = dict(await call.initial_metadata())
-        if not headers and call.done():
-            await call.read()  # raises why
+        if not headers and (call.done() or self._method == FRAMES_METHOD):
+            async with asyncio.timeout(PROOF_SECONDS):
+                await call.read()  # raises why
+        return headers
+
+    def _proof(self, opening: Opening, headers: Headers) -> bytes | None:
+        """This slave's proof, once the master has proved its key. Raises Unproven."""
         first = opening.first_message(headers)
         if first is None and not self._warned:
             self._warned = True
@@ -197,6 +240,38 @@ class ReplicationClient:
             )
         return first
 
+    async def _line(self, call: Call, offer: str) -> Line:
+        """What carries the frames: the connection that the master offers, or else the call."""
+        if offer == NONE:
+            return call
+        host = self._upstream.address.rpartition(":")[0]
+        try:
+            tls = self._upstream.context() if self._upstream.context is not None else None
+            connection = await connect(host, offer, tls, self._poll)
+        except (OSError, TimeoutError, FrameError) as problem:
+            if self._reaches_frames:
+                log.warning(
+                    "replicating over gRPC: the master's port for frames is not reached",
+                    master=self._upstream.address,
+                    reason=str(problem) or f"no answer within {CONNECT_SECONDS} s",
+                )
+            self._reaches_frames = False
+            return call
+        self._connection, self._reaches_frames = connection, True
+        connection.take = self._take_now
+        await uncancelled(call.write(SWITCH))
+        return connection
+
+    async def _last_word(self) -> str:
+        """Why the master ended the call, whose frames have ended. Raises RpcError."""
+        assert self._call is not None, "begun"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORD_SECONDS):
+                if self._connection is not None:
+                    await uncancelled(self._call.read())  # raises why
+                return await uncancelled(self._call.details()) or ""
+        return "(the connection for frames broke)"
+
     def _unauthorized(self, reason: str) -> str:
         """One end does not prove its key: stay suspended until it does."""
         self._perform(self._slave.suspend(f"UNAUTHORIZED: {reason}"))
@@ -206,9 +281,8 @@ class ReplicationClient:
         outgoing, self._outgoing = self._outgoing, None
         if outgoing is not None:
             outgoing.stop()
-        call, self._call = self._call, None
-        if call is not None:
-            call.cancel()
+        self._end_call()
+        self._call = self._connection = None
         with contextlib.suppress(Exception):
             await channel.close(None)
 
@@ -223,10 +297,10 @@ class ReplicationClient:
             return grpc.aio.insecure_channel(self._upstream.address, options=options)
         return grpc.aio.secure_channel(self._upstream.address, credentials(), options=options)
 
-    async def _take_all(self, data: object, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> None:
+    async def _take_all(self, data: object, line: Line) -> None:
         """Frames from the master, to the end of the stream; data: the first one."""
         while isinstance(data, bytes) and not self._closing:
-            if len(data) > KIND_AT and data[KIND_AT] in _CUTTING:
+            if self._cuts(data):
                 async with self._log.no_flush():  # until no flush works on the files
                     self._take(data)
             else:
@@ -234,7 +308,18 @@ class ReplicationClient:
             if not self._followed and self._slave.state is ConnectionState.TRANSFER:
                 self._followed = True
                 self._tell_of_missing_crc()
-            data = await call.read()
+            data = await line.read()
+
+    @staticmethod
+    def _cuts(data: bytes) -> bool:
+        return len(data) > KIND_AT and data[KIND_AT] in _CUTTING
+
+    def _take_now(self, data: bytes) -> bool:
+        """See FramesConnection: what needs no waiting, once the master is followed."""
+        if not self._followed or self._closing or self._cuts(data):
+            return False
+        self._take(data)
+        return True
 
     def _tell_of_missing_crc(self) -> None:
         """Log once per master that bits which flip on their way to this node may go unnoticed."""
@@ -272,6 +357,11 @@ class ReplicationClient:
         if isinstance(error, _BROKEN):
             return
         self._failure = error
+        self._end_call()
+
+    def _end_call(self) -> None:
+        if self._connection is not None:
+            self._connection.abort()
         if self._call is not None:
             self._call.cancel()
 
@@ -317,8 +407,7 @@ class ReplicationClient:
     def close_stream(self, reason: str) -> None:
         """End the connection; its reader reports the loss."""
         self._closing = reason
-        if self._call is not None:
-            self._call.cancel()
+        self._end_call()
 
     # -- events from elsewhere -----------------------------------------------------------------
 

@@ -112,6 +112,18 @@ PROTOBUF_RULE = r"[^=]*[^\s=][^=]*=.*\S.*:[^:]*[^\s:][^:]*"  # TOPIC=FILE:TYPE
 EndpointOrEmpty = Annotated[str, AfterValidator(_endpoint_or_empty)]
 Endpoints = Annotated[tuple[Endpoint, ...], BeforeValidator(_listed)]
 AUTO_PORT = "auto"
+
+
+def _frames_listen(value: str) -> str:
+    return value if value == AUTO_PORT else _endpoint_or_empty(value)
+
+
+def _frames_address(frames_listen: str, listen: str) -> str:
+    """HOST:PORT where frames are taken, with port 0 for a free one; empty: nowhere."""
+    return f"{listen.rpartition(':')[0]}:0" if frames_listen == AUTO_PORT else frames_listen
+
+
+FramesListen = Annotated[str, AfterValidator(_frames_listen)]
 # Brokers and clients of RocketMQ reach a second port of a broker by that of the first.
 FAST_PORT = -2
 
@@ -131,7 +143,7 @@ class NodeSection(_Section):
     advertise: EndpointOrEmpty = Field(
         "", description="HOST:PORT at which others reach the client API; empty: same as `listen`"
     )
-    frames_listen: str = Field(
+    frames_listen: FramesListen = Field(
         AUTO_PORT,
         description="HOST:PORT where the SDK's frames are taken; `auto`: a free port on the host "
         "of `listen`; empty: none, all clients use gRPC",
@@ -162,17 +174,10 @@ class NodeSection(_Section):
             raise ValueError("must have 1 to 255 printable characters other than /")
         return value
 
-    @field_validator("frames_listen")
-    @classmethod
-    def _is_frames_listen(cls, value: str) -> str:
-        return value if value == AUTO_PORT else _endpoint_or_empty(value)
-
     @property
     def frames_address(self) -> str:
         """HOST:PORT where frames are taken, with port 0 for a free one; empty: nowhere."""
-        if self.frames_listen != AUTO_PORT:
-            return self.frames_listen
-        return f"{self.listen.rpartition(':')[0]}:0"
+        return _frames_address(self.frames_listen, self.listen)
 
     @field_validator("log_level")
     @classmethod
@@ -585,6 +590,11 @@ class HaAddresses:
     listen: EndpointOrEmpty = option(
         "", "HOST:PORT of the replication port (haListenPort); empty: slaves cannot connect"
     )
+    frames_listen: FramesListen = option(
+        AUTO_PORT,
+        "HOST:PORT where slaves that reached `listen` connect for frames; `auto`: a free port on "
+        "its host; empty: none, replication stays on gRPC",
+    )
     advertise: EndpointOrEmpty = option(
         "", "AUTO: HOST:PORT at which slaves reach that port; empty: same as `listen`"
     )
@@ -598,6 +608,11 @@ class HaAddresses:
         None, "file with this node's certificate, used as server and as client"
     )
     tls_key: Path | None = option(None, "file with the key of `tls_cert`")
+
+    @property
+    def frames_address(self) -> str:
+        """HOST:PORT where slaves' frames are taken, with port 0 for a free one; empty: nowhere."""
+        return _frames_address(self.frames_listen, self.listen) if self.listen else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -832,6 +847,7 @@ class Config(_Section):
             "node.frames_listen": self.node.frames_address,
             "tls.listen": self.tls.listen,
             "ha.listen": self.ha.listen if serves_slaves else "",
+            "ha.frames_listen": self.ha.frames_address if serves_slaves else "",
             "remoting.listen": self.remoting.listen,
             "the port two below remoting.listen": self.remoting_fast_address,
             "rocketmq_slaves.listen": self.rocketmq_slaves.listen,

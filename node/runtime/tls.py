@@ -6,6 +6,7 @@ Every new connection gets the newest files; those that are open keep what they b
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,6 +37,17 @@ class Tls:
         """Credentials of a client. Raises BadCertificate."""
         return Renewed(self.files, _of_channel)
 
+    def context_of_channel(self) -> Renewed[ssl.SSLContext]:
+        """OpenSSL's context of a client. Raises BadCertificate."""
+        return Renewed(self.files, partial(client_context, verify=True))
+
+    def context_of_server(self) -> ssl.SSLContext:
+        """OpenSSL's context of a port that accepts only certificates of the same CA.
+
+        Raises BadCertificate.
+        """
+        return renewing_context(Renewed(self.files, _of_members).now)
+
     def of_server(self) -> grpc.ServerCredentials:
         """Credentials of a port that accepts only certificates of the same CA.
 
@@ -46,6 +58,10 @@ class Tls:
 
 def _of_channel(pem: Pem) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
+
+
+def _of_members(pem: Pem) -> ssl.SSLContext:
+    return server_context(pem, ssl.CERT_REQUIRED)
 
 
 def _itself(pem: Pem) -> Pem:
@@ -124,8 +140,8 @@ def server_context(
     return context
 
 
-def broker_context(pem: Pem, *, verify: bool) -> ssl.SSLContext:
-    """OpenSSL's context of a connection to a server of RocketMQ. Raises BadCertificate.
+def client_context(pem: Pem, *, verify: bool) -> ssl.SSLContext:
+    """OpenSSL's context of a connection to a server, also of RocketMQ. Raises BadCertificate.
 
     Theirs may know nothing newer than TLS 1.2. verify: check its certificate, by the authorities in
     the files, else the system's; RocketMQ's own clients do not, unless they are configured to.

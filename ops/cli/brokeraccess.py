@@ -144,10 +144,10 @@ def _tls(given: Mapping[str, Any], *, asked: bool) -> "Tls | None":
 def _contexts(tls: "Tls", *, verify: bool) -> "Callable[[], SSLContext]":
     """Makes the context of each connection, of the newest files."""
     from duolog_server.node.runtime.certificates import BadCertificate, CertificateFiles, Renewed
-    from duolog_server.node.runtime.tls import broker_context
+    from duolog_server.node.runtime.tls import client_context
 
     files = [Path(file) if file is not None else None for file in (tls.ca, tls.cert, tls.key)]
     try:
-        return Renewed(CertificateFiles(*files), partial(broker_context, verify=verify)).now
+        return Renewed(CertificateFiles(*files), partial(client_context, verify=verify)).now
     except BadCertificate as error:
         _refuse(str(error))

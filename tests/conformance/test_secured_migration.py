@@ -11,7 +11,7 @@ import pytest
 
 from duolog_server.compat.remoting.calling import Access, connect, signing
 from duolog_server.node.runtime.certificates import Renewed
-from duolog_server.node.runtime.tls import Tls, broker_context
+from duolog_server.node.runtime.tls import Tls, client_context
 from tests.certificates import certificates
 from tests.conformance.brokers import Cluster, cluster, end_server
 from tests.conformance.classic import AWAY, create_topic, send
@@ -109,7 +109,7 @@ async def test_a_broker_with_users_and_tls_is_moved(
 ) -> None:
     made, tls = secured
     mover, data = _words(tmp_path, tls, "the-mover"), tmp_path / "data"
-    context = Renewed(tls.files, partial(broker_context, verify=True)).now
+    context = Renewed(tls.files, partial(client_context, verify=True)).now
     await _fill(made.address, Access(signing("the-mover", SECRETS["the-mover"]), context))
     status, _, errors = await _migrate("plan", made.name_server, *SIZES)
     assert (status, made.name_server in errors) == (1, True), "without TLS"

@@ -13,7 +13,7 @@ from duolog_server.compat.remoting.calling import Access, CallRefused, signing
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.command import RESPONSE, Command
 from duolog_server.node.runtime.certificates import CertificateFiles, Renewed, read
-from duolog_server.node.runtime.tls import broker_context, server_context
+from duolog_server.node.runtime.tls import client_context, server_context
 from tests.certificates import certificates
 from tests.compat.migration.master import HandMaster, serving, written
 
@@ -109,7 +109,7 @@ async def test_a_broker_with_tls_is_called_with_the_certificates_given(tmp_path:
     files = ours.files
 
     def access(chosen: CertificateFiles, name: str = "", *, verify: bool = True) -> Access:
-        return Access(None, Renewed(chosen, partial(broker_context, verify=verify)).now, name)
+        return Access(None, Renewed(chosen, partial(client_context, verify=verify)).now, name)
 
     async with serving(HandMaster(b""), served) as master:
         for wrong in (

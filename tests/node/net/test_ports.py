@@ -38,12 +38,16 @@ async def node(start_node: StartNode, tmp_path: Path) -> Node:
 
 
 def ports_of(node: Node) -> dict[str, int]:
+    service = node._replication
     assert node.metrics is not None
+    assert service is not None
+    assert service.frames is not None
     return {
         "clients": node.port,
         "frames": broker_of(node).dialects.frames_port,
         "metrics": node.metrics.port,
         "replication": node.ha_port,
+        "replication's frames": service.frames.port,
     }
 
 

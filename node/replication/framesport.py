@@ -1,0 +1,330 @@
+"""The frames of a replication stream on a connection of their own, beside the call over gRPC.
+
+| step | by | does |
+|-----:|----|------|
+| 1 | slave | calls FRAMES_METHOD |
+| 2 | master | answers with headers: the port where it takes frames, and a key for one connection |
+| 3 | slave | connects there, and greets with the key; the master welcomes it |
+| 4 | slave | over gRPC, behind its proof: SWITCH; its Hello follows on the connection |
+
+A frame is sent, and handled, in the turn of the event loop that made it or met it; over gRPC, each
+one passes through other threads. Rules: where the master takes no frames, or the slave does not get
+through to their port, the slave says Hello over gRPC, and all stays there. The call remains open
+beside the connection: it proves who is who, and says why it ended; the end of one ends the other.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Protocol, cast
+
+import structlog
+from duolog import _frames as wire
+from duolog._busypoll import SMALL_BYTES, BusyPoll, busy_poll
+from duolog._frames import Frame, FrameError, FrameReader, Kind
+
+from duolog_server.ha.frames import BODY_BYTES_MAX, HEADER_BYTES
+from duolog_server.node.net.connections import host_of
+from duolog_server.node.net.handshakes import Handshakes
+from duolog_server.node.net.port_server import PortServer
+from duolog_server.node.replication.keyproof import Header
+from duolog_server.node.runtime.config import LimitsSection
+
+log = structlog.get_logger("duolog.ha")
+
+FRAMES_METHOD = "/duolog.ha.v1.Replication/Frames"
+OFFER = "x-duolog-frames"  # header: port and key, or NONE
+NONE = "none"
+SWITCH = b"DLSW"
+CONNECT_SECONDS = 0.5  # networks that drop what they do not let through must not delay an election
+GREETING_TICKS = 5
+SHUTDOWN_SECONDS = 2.0  # of TLS
+UNWRITTEN_BYTES = 256 << 10  # in the transport, then the next frame waits
+
+
+class Line(Protocol):
+    """What carries frames, by either end: a call over gRPC, or a connection of their own."""
+
+    async def write(self, request: bytes, /) -> None:
+        """Send a frame."""
+
+    async def read(self) -> object:
+        """The next frame; no bytes at the end."""
+
+
+class FramesConnection(asyncio.BufferedProtocol):
+    """A connection for frames, by either end.
+
+    Attributes:
+        take: handles a frame in the turn in which it arrives; False leaves it to `read`.
+    """
+
+    def __init__(
+        self, greeted: Callable[["FramesConnection", Frame], None], poll: BusyPoll
+    ) -> None:
+        """greeted: handles the other end's greeting. Raises FrameError. poll: for what follows a
+        short frame.
+        """
+        self.take: Callable[[bytes], bool] = lambda _: False
+        self._greeted: Callable[[FramesConnection, Frame], None] | None = greeted
+        self._poll = poll
+        self._reader = FrameReader(wire.GREETING_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._inbox: deque[bytes] = deque()
+        self._waiting: asyncio.Future[None] | None = None  # `read`
+        self._writing: asyncio.Future[None] | None = None  # while the other end takes nothing
+        self._error: Exception | None = None  # met by `take`
+        self._lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(UNWRITTEN_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self._lost = True
+        self._wake()
+        self.resume_writing()
+
+    def close(self) -> None:
+        """End it, once what was written is out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See asyncio."""
+        return self._reader.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See asyncio: handle what has arrived whole."""
+        self._reader.received(nbytes)
+        try:
+            while (found := self._reader.next()) is not None:
+                self._arrived(found)
+        except FrameError as problem:
+            log.warning("a connection for replication was refused", reason=str(problem))
+            self.abort()
+        except Exception as error:
+            self._error = error
+            self._wake()
+            self.abort()
+
+    def _arrived(self, found: Frame) -> None:
+        if self._greeted is not None:
+            self._greeted(self, found)
+            self._greeted = None
+            self._reader.frame_bytes_max = HEADER_BYTES + BODY_BYTES_MAX
+            self._reader.widen()
+            return
+        if found.kind != Kind.MESSAGE:
+            raise FrameError(f"a frame of kind {found.kind} in a replication stream")
+        frame = bytes(found.payload)
+        self._poll.came()
+        if self._waiting is not None and not self._waiting.done() and self.take(frame):
+            return
+        self._inbox.append(frame)
+        if len(self._inbox) == 1 and self._transport is not None:
+            self._transport.pause_reading()  # so that few gather
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def read(self) -> bytes | None:
+        """The next frame that `take` left; None at the end. Raises what `take` raised."""
+        if not (self._inbox or self._lost or self._error):
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        self._waiting = None
+        if self._error is not None:
+            raise self._error
+        if not self._inbox:
+            return None
+        frame = self._inbox.popleft()
+        if not (self._inbox or self._lost) and self._transport is not None:
+            self._transport.resume_reading()
+        return frame
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """See asyncio."""
+        self._writing = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        """See asyncio."""
+        writing, self._writing = self._writing, None
+        if writing is not None and not writing.done():
+            writing.set_result(None)
+
+    async def write(self, frame: bytes) -> None:
+        """Send a frame; waits while the other end takes nothing. Raises ConnectionError."""
+        if self._lost or self._transport is None or self._transport.is_closing():
+            raise ConnectionError("the connection for frames is closed")
+        for part in wire.message_parts(Kind.MESSAGE, 0, b"", frame):
+            self._transport.write(part)
+        if len(frame) <= SMALL_BYTES:
+            self._poll.expect()
+        if self._writing is not None:
+            await self._writing
+
+    def greet(self, data: bytes) -> None:
+        """Send a greeting."""
+        assert self._transport is not None, "connected"
+        self._transport.write(data)
+
+
+async def connect(
+    host: str, offer: str, tls: ssl.SSLContext | None, poll: BusyPoll
+) -> FramesConnection:
+    """The slave's end of a connection that a master offers. tls: None for plain text.
+
+    Raises OSError, TimeoutError; FrameError where the offer cannot be read.
+    """
+    loop = asyncio.get_running_loop()
+    welcomed: asyncio.Future[None] = loop.create_future()
+
+    def greeted(_: FramesConnection, found: Frame) -> None:
+        wire.read_welcome(found)
+        welcomed.set_result(None)
+
+    port, _, key = offer.partition(" ")
+    try:
+        hello, address = wire.hello(bytes.fromhex(key)), (host.strip("[]"), int(port))
+    except ValueError:
+        raise FrameError(f"the master offers {offer!r}") from None
+    async with asyncio.timeout(CONNECT_SECONDS):
+        _, connection = await loop.create_connection(
+            lambda: FramesConnection(greeted, poll), *address, ssl=tls
+        )
+        try:
+            connection.greet(hello)
+            await welcomed
+        except BaseException:
+            connection.abort()
+            raise
+    return connection
+
+
+class Offer:
+    """One connection that a master waits for, while a slave's call is open."""
+
+    def __init__(self, port: int) -> None:
+        self.key = secrets.token_bytes(wire.KEY_BYTES)
+        self.headers: tuple[Header, ...] = ((OFFER, f"{port} {self.key.hex()}"),)
+        self.connection: FramesConnection | None = None
+
+    def taken(self) -> FramesConnection:
+        """The connection that the slave says it has made. Raises ConnectionError."""
+        if self.connection is None:
+            raise ConnectionError("the slave made no connection for its frames")
+        return self.connection
+
+
+class _Served(FramesConnection):
+    """The master's end."""
+
+    def __init__(self, port: "FramesPort", joined: Callable[["_Served", bool], bool]) -> None:
+        super().__init__(port.greeted, port.poll)
+        self._joined = joined
+        self._age = 0  # ticks
+
+    @property
+    def address(self) -> str:
+        """The slave's, without its port."""
+        assert self._transport is not None, "connected"
+        return host_of(self._transport).address
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        super().connection_made(transport)
+        if not self._joined(self, True):
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        super().connection_lost(exc)
+        self._joined(self, False)
+
+    def tick(self) -> None:
+        """Once a second: end one that does not greet, or does not end."""
+        self._age += 1
+        assert self._transport is not None, "connected"
+        takes_nothing = self._transport.is_closing()  # though its end was written
+        if takes_nothing or (self._greeted is not None and self._age > GREETING_TICKS):
+            self.abort()
+
+    # Its call ends it.
+    busy = False
+
+    def go(self, reason: str) -> None:
+        """See Connected."""
+
+    def end_calls(self) -> None:
+        """See Connected."""
+
+
+class FramesPort(PortServer[_Served]):
+    """Where a master takes connections for the frames of its slaves' calls."""
+
+    def __init__(self, limits: LimitsSection, failed: Callable[[Exception], None]) -> None:
+        """failed: called with a fault of this node."""
+        super().__init__(
+            limits,
+            failed,
+            lambda address, reason: log.warning(
+                "replication: too many connections", address=address, reason=reason
+            ),
+        )
+        self.poll = busy_poll(0)
+        self._offers: dict[bytes, Offer] = {}
+
+    async def start(
+        self, host: str, port: int, tls: ssl.SSLContext | None, busy_poll_us: int
+    ) -> None:
+        """Listen; with port 0 on a free one. tls: None for plain text. Raises OSError.
+
+        busy_poll_us: see NodeSection.
+        """
+        self.poll = busy_poll(busy_poll_us)
+        made: Callable[[], asyncio.BaseProtocol] = self._connection
+        if tls is not None:
+            self._handshakes = Handshakes(tls, SHUTDOWN_SECONDS)
+            made = self._handshakes.of(self._connection)
+        await self._serve(made, host, port)
+
+    def _connection(self) -> _Served:
+        return _Served(self, self._connections.joined)
+
+    @contextlib.contextmanager
+    def offer(self) -> Iterator[Offer]:
+        """Offer a connection to the slave of a call, and end it with the call."""
+        offer = Offer(self.port)
+        self._offers[offer.key] = offer
+        try:
+            yield offer
+        finally:
+            del self._offers[offer.key]
+            if offer.connection is not None:
+                offer.connection.close()
+
+    def greeted(self, connection: FramesConnection, found: Frame) -> None:
+        """A slave greets. Raises FrameError."""
+        _, key = wire.read_hello(found)
+        offer = self._offers.get(key)
+        if offer is None or offer.connection is not None:
+            raise FrameError("the greeting has a key that is not offered, or no more")
+        offer.connection = connection
+        connection.greet(wire.welcome(BODY_BYTES_MAX, 0))
