@@ -8,7 +8,7 @@ is stored last, so a half-written record of a killed process is never taken for 
 
 import numpy as np
 
-from duolog_server.store.kernels.bigendian import put16, put32, put64
+from duolog_server.store.kernels.bigendian import get32, put16, put32, put64
 from duolog_server.store.kernels.crc import crc32_range
 from duolog_server.store.kernels.jit import (
     I64,
@@ -28,6 +28,9 @@ from duolog_server.store.kernels.memory import copy_bytes
 from duolog_server.store.kernels.text import PROPERTY_SEPARATOR, properties_are_clean
 
 BLANK_MIN = 8
+# Records whose magic is stored, and that are sealed, at once: a CRC of what was stored right before
+# waits until all of that has left the processor's store buffer.
+FINISHED_AT_ONCE = 16
 RECORD_CRC_BYTES = 20  # "__CRC32#" 0x01 ten digits 0x02
 UNIQ_KEY_BYTES = 41  # "UNIQ_KEY" 0x01 and 32 hex digits
 UNIQ_KEY_NAME = b"UNIQ_KEY\x01"
@@ -104,19 +107,48 @@ def seal_record(target: U8, start: int, end: int) -> None:
     """Write the digits of the CRC over all bytes before it, least significant digit first."""
     # Unsigned, because numba rounds a signed division as Python does, which takes far longer.
     crc = np.uint32(crc32_range(target, start, end - RECORD_CRC_BYTES))
-    at = end - 11
-    for k in range(10):
-        target[at + k] = np.uint32(48) + crc % np.uint32(10)
-        crc //= np.uint32(10)
+    upper = crc // np.uint32(100_000_000)
+    lower = np.int64(crc - upper * np.uint32(100_000_000))
+    put64(target, end - 11, _decimal_digits(lower))
+    put16(target, end - 3, _two_digits(np.int64(upper)))
+
+
+@inlined
+def _two_digits(number: int) -> int:
+    """The text of two digits, least significant one first, as a number of 2 bytes."""
+    tens = (number * 103) >> 10
+    return ((number - tens * 10) << 8) + tens + 0x3030
+
+
+@inlined
+def _decimal_digits(number: int) -> int:
+    """The text of 8 digits, least significant one first, as a number of 8 bytes.
+
+    All pairs of parts are divided at once: by 10,000, by 100, by 10.
+    """
+    tens = np.int64(np.uint32(number) // np.uint32(10_000))
+    parts = ((number - tens * 10_000) << 32) + tens
+    tens = ((parts * 10_486) >> 20) & 0x0000007F0000007F
+    parts = ((parts - tens * 100) << 16) + tens
+    tens = ((parts * 103) >> 10) & 0x000F000F000F000F
+    return ((parts - tens * 10) << 8) + tens + 0x3030303030303030
+
+
+@inlined
+def _hex_digits(number: int) -> int:
+    """The text of 8 upper-case hex digits, as a number of 8 bytes."""
+    digits = ((number & 0xFFFF0000) << 16) | (number & 0xFFFF)
+    digits = ((digits << 8) | digits) & 0x00FF00FF00FF00FF
+    digits = ((digits << 4) | digits) & 0x0F0F0F0F0F0F0F0F
+    letters = ((digits + 0x0606060606060606) >> 4) & 0x0101010101010101
+    return digits + 0x3030303030303030 + letters * 7
 
 
 @inlined
 def put_hex(target: U8, at: int, number: int) -> None:
     """Write the 12 upper-case hex digits of a number."""
-    low = np.uint64(at)
-    for k in range(12):
-        digit = (number >> (44 - 4 * k)) & 0xF
-        target[low + np.uint64(k)] = digit + (55 if digit > 9 else 48)
+    put64(target, at, _hex_digits(number >> 16))
+    put32(target, at + 8, _hex_digits(number & 0xFFFF) & 0xFFFFFFFF)
 
 
 @inlined
@@ -137,6 +169,25 @@ def _properties_bytes(
             size += 1
         size += RECORD_CRC_BYTES
     return size
+
+
+@inlined
+def _finish(target: U8, start: int, end: int, magic: int, record_crc: bool) -> int:
+    """Store the magic of assembled records, then seal them; return the end.
+
+    A reader that sees the magic finds a whole record: these stores come last.
+    """
+    position = start
+    while position < end:
+        put32(target, position + 4, magic)
+        position += get32(target, position)
+    if record_crc:
+        position = start
+        while position < end:
+            size = get32(target, position)
+            seal_record(target, position, position + size)
+            position += size
+    return end
 
 
 @kernel(
@@ -180,7 +231,10 @@ def encode(
     header_bytes = len(header)
     uniq_key_bytes = UNIQ_KEY_BYTES if len(uniq_key) > 0 else 0
     fixed = header_bytes + len(topic)
-    position = start
+    magic = np.int64(0)
+    for b in range(4):
+        magic = (magic << 8) | np.int64(header[4 + b])
+    position = unfinished = start
     done = np.int64(0)
     for k in range(first, count):
         body_low = np.int64(body_offsets[k])
@@ -232,23 +286,16 @@ def encode(
             if record_crc:
                 target[at] = PROPERTY_SEPARATOR
                 at += 1
-        # A reader that sees the magic finds a whole record: the two stores below come last.
-        magic_at = position + 4
         if record_crc:
             at = copy_bytes(target, at, RECORD_CRC_NAME, 0, len(RECORD_CRC_NAME))
             target[at + 10] = PROPERTY_SEPARATOR
             at += 11
-            magic = np.int64(0)
-            for b in range(4):
-                magic = (magic << 8) | np.int64(header[4 + b])
-            put32(target, magic_at, magic)
-            seal_record(target, position, at)
-        else:
-            for b in range(4):
-                target[magic_at + b] = header[4 + b]
         if len(result) > count:
             result[1 + k] = base + position
         position = at
         done += 1
+        if done % FINISHED_AT_ONCE == 0:
+            unfinished = _finish(target, unfinished, position, magic, record_crc)
+    _finish(target, unfinished, position, magic, record_crc)
     result[0] = done
     return position

@@ -12,9 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from duolog_server.store.columns import Columns
+from duolog_server.store.commitlog import topic_field, uniq_key_field
 from duolog_server.store.errors import BadMessage
-from duolog_server.store.kernels import crc, index, scan, text
-from duolog_server.store.kernels.jit import EMPTY_I64, U8
+from duolog_server.store.kernels import crc, encode, index, scan, text
+from duolog_server.store.kernels.jit import EMPTY_I64, I64, U8
+from duolog_server.store.record import RecordHeader
 from tests import oracle
 
 
@@ -271,3 +273,56 @@ def test_arbitrary_columns_are_valid_or_refused(
     ends = columns.body_offsets.tolist()
     assert ends == sorted(ends)
     assert ends[-1] == len(bodies)
+
+
+SIZES = [0, 1, 15, 16, 17, 33, 400]  # of batches, around those that are finished at once
+
+
+@pytest.mark.parametrize("count", SIZES[1:])
+@pytest.mark.parametrize("sequence", [0, 9, 0xFFF8, 0x9FFFF9F0, (1 << 48) - 400])
+def test_every_record_of_a_batch_has_its_key_and_its_seal(count: int, sequence: int) -> None:
+    header = RecordHeader("T", 1, 2, 3)
+    target: U8 = np.zeros(count * 200, np.uint8)
+    end, fitted = encoded(target, header, count, sequence)
+    assert fitted == count
+    position, sealed_low = 0, False
+    for k in range(count):
+        size = int.from_bytes(target[position : position + 4].tobytes(), "big")
+        record = target[position : position + size].tobytes()
+        body, _, tail = record.partition(b"\x02__CRC32#\x01")
+        assert record[4:8] == header.packed()[4:8]
+        assert body.endswith(b"UNIQ_KEY\x01" + b"70" * 10 + f"{sequence + k:012X}".encode())
+        crc = zlib.crc32(record[:-20])
+        assert tail == f"{crc:010}"[::-1].encode() + b"\x02"
+        sealed_low = sealed_low or crc < 100_000_000
+        position += size
+    assert position == end
+    assert sealed_low or count < SIZES[-1]  # leading zeros
+
+
+@pytest.mark.parametrize("whole", SIZES)
+def test_a_batch_that_does_not_fit_leaves_whole_records(whole: int) -> None:
+    header = RecordHeader("T", 1, 2, 3)
+    target: U8 = np.zeros(100_000, np.uint8)
+    size = encoded(target, header, 1, 0)[0]
+    target[:] = 0
+    end, fitted = encoded(target[: whole * size + size], header, whole + 5, 0)
+    assert (end, fitted) == (whole * size, whole)
+    rows: I64 = np.empty((scan.COLUMNS, whole + 1), np.int64)
+    result: I64 = np.zeros(2, np.int64)
+    assert scan.scan(target, 0, end, 0, True, EMPTY_I64, rows, result) == scan.SCAN_END
+    assert result.tolist() == [whole, end]
+    assert not target[end:].any()
+
+
+def encoded(target: U8, header: RecordHeader, count: int, sequence: int) -> tuple[int, int]:
+    """The end of a batch's sealed records, and how many fitted."""
+    result: I64 = np.zeros(1, np.int64)
+    end = encode.encode(
+        target, 0, len(target), 0,
+        np.frombuffer(header.packed(), np.uint8), topic_field("T", header.topic_length_bytes()),
+        np.frombuffer(b"body" * count, np.uint8), np.arange(count + 1, dtype=np.uint32) * 4,
+        np.empty(0, np.uint8), np.zeros(count + 1, np.uint32), 0, 0,
+        uniq_key_field(b"p" * 10), sequence, True, encode.NO_FIELDS, result,
+    )  # fmt: skip
+    return int(end), int(result[0])
