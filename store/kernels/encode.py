@@ -24,7 +24,7 @@ from duolog_server.store.kernels.jit import (
     ro_u32s,
     u8s,
 )
-from duolog_server.store.kernels.memory import copy_bytes
+from duolog_server.store.kernels.memory import copy_bytes, fetch_ahead
 from duolog_server.store.kernels.text import PROPERTY_SEPARATOR, properties_are_clean
 
 BLANK_MIN = 8
@@ -246,6 +246,7 @@ def encode(
         size = fixed + body_bytes + properties_bytes
         if position + size + BLANK_MIN > limit:
             break
+        fetch_ahead(target, position, size)
         # The magic of the header stays zero until the record is complete.
         put32(target, position, size)
         put32(target, position + 4, 0)

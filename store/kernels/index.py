@@ -18,6 +18,7 @@ from duolog_server.store.kernels.jit import (
     ro_u8s,
     u8s,
 )
+from duolog_server.store.kernels.memory import ROWS_AHEAD, fetch
 from duolog_server.store.kernels.scan import (
     KEYS_AT,
     KEYS_BYTES,
@@ -124,6 +125,9 @@ def put_keys(file: U8, slots: int, entries: int, data: U8, rows: I64, end: int, 
             row += 1
             done = np.int64(0)
             continue
+        if row + ROWS_AHEAD < end:
+            fetch(data, rows[TOPIC_AT, row + ROWS_AHEAD])
+            fetch(data, rows[UNIQ_KEY_AT, row + ROWS_AHEAD])
         topic, size = rows[TOPIC_AT, row], rows[TOPIC_BYTES, row]
         if prefixed < 0 or not (
             rows[TOPIC_BYTES, prefixed] == size

@@ -20,6 +20,7 @@ from duolog_server.store.kernels.jit import (
     ro_i64s,
     ro_u8s,
 )
+from duolog_server.store.kernels.memory import ROWS_AHEAD, fetch, fetch_ahead
 from duolog_server.store.kernels.text import (
     FOUND,
     begins,
@@ -279,7 +280,9 @@ def scan(
         )
         if code != SCAN_END:
             break
-        position += rows[SIZE, n]
+        size = rows[SIZE, n]
+        fetch_ahead(data, position, size)
+        position += size
         n += 1
     result[0] = n
     result[1] = position
@@ -378,6 +381,8 @@ def group_rows(data: U8, rows: I64, n: int, order: I64, starts: I64) -> int:
         size = rows[TOPIC_BYTES, k]
         queue = rows[QUEUE_ID, k]
         group = np.int64(-1)
+        if k + ROWS_AHEAD < n:
+            fetch(data, rows[TOPIC_AT, k + ROWS_AHEAD])
         if previous >= 0 and _same_queue(data, rows, firsts[previous], at, size, queue):
             group = previous
         else:
