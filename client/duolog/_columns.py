@@ -7,6 +7,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 from duolog._checks import checked_text, checked_texts, encoded
@@ -68,14 +69,25 @@ def pack(values: Sequence[bytes]) -> tuple[bytes, bytes]:
     blob = b"".join(values)
     if len(blob) >= 1 << 32:
         raise BadRequest("a batch holds less than 4 GiB")
-    return blob, _numbers(accumulate(map(len, values), initial=0))
+    lengths = list(map(len, values))
+    if lengths and lengths.count(lengths[0]) == len(lengths):
+        return blob, _even(lengths[0], len(lengths))
+    return blob, _numbers(accumulate(lengths, initial=0))
+
+
+@lru_cache(16)
+def _even(length: int, count: int) -> bytes:
+    """Offsets of values that are equally long, as in one batch after the other."""
+    if not length:
+        return bytes(4 * (count + 1))
+    return _numbers(range(0, length * count + 1, length))
 
 
 def repeat(value: bytes, count: int) -> tuple[bytes, bytes]:
     """Blob and offsets of one value, count times; both empty for an empty value."""
     if not value:
         return b"", b""
-    return value * count, _numbers(range(0, len(value) * count + 1, len(value)))
+    return value * count, _even(len(value), count)
 
 
 def unpack_numbers(data: bytes, code: str) -> "array[int]":
