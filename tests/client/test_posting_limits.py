@@ -232,7 +232,8 @@ async def test_a_full_batch_waits_for_no_linger(where: dict[str, Any]) -> None:
     bench = Bench(linger=60.0)
     await bench.queues.slots("T", 1)
     body = bytes(100_000)
-    handles = [bench.producer.post("T", body, **where) for _ in range(12)]
+    posts = BATCH_BYTES // len(body) + 2
+    handles = [bench.producer.post("T", body, **where) for _ in range(posts)]
     async with asyncio.timeout(10):
         await handles[0]
     await bench.producer.close()
