@@ -31,7 +31,7 @@ AHEAD_FROM = 0.5  # share of a segment after which the next one is allocated
 POPULATE_BYTES = 16 << 20  # how far ahead of the writer pages are faulted in
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as what a put makes: see `store.puts`
 class Appended:
     """The position of a batch: [start, end) in the log, including blanks between its records.
 
@@ -75,10 +75,10 @@ class _Mark:
 
     files: int
     wrote: int
-    touched: list[tuple[MappedFile, int, int]] = field(default_factory=list)
+    touched: list[tuple[MappedFile, int, int]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Part:
     """Which messages of a batch are appended, and as whose.
 
@@ -204,7 +204,8 @@ class CommitLog:
         template = np.frombuffer(header.packed(), np.uint8)
         topic = topic_field(header.topic, header.topic_length_bytes())
         uniq_key = uniq_key_field(part.producer)
-        result: I64 = np.zeros(1 + (columns.count if part.placed else 0), np.int64)
+        count = columns.count
+        result: I64 = np.zeros(1 + (count if part.placed else 0), np.int64)
         mapped = self._writable()
         start = mapped.start + mapped.wrote
         done = first = part.first
@@ -235,8 +236,9 @@ class CommitLog:
             mapped.store_time = header.store_time
             fitted = int(result[0])
             done += fitted
-            if done == columns.count:
-                return Appended(start, mapped.start + position, result[1:])
+            if done == count:
+                places = result[1:] if part.placed else EMPTY_I64
+                return Appended(start, mapped.start + position, places)
             if room < mapped.size:
                 mapped.allocate(room + 1)  # and some more
                 continue
@@ -269,8 +271,8 @@ class CommitLog:
         mapped.wrote = mapped.size
 
     def _mark(self) -> _Mark:
-        last = self.queue.last
-        return _Mark(len(self.queue.files), last.wrote if last else 0)
+        files = self.queue.files
+        return _Mark(len(files), files[-1].wrote if files else 0, [])
 
     def _go_back(self, mark: _Mark) -> None:
         """Undo an append: zero what it wrote, and remove the segments it opened."""

@@ -371,10 +371,10 @@ class Batcher:
         """Send a message while nothing else is on its way: no task, no future in between."""
         one = object()
         self._alone[one] = None
+        assert self._loop is not None, "it runs"
         try:
             batch = _batch(filling, [body], [text])
-            left = deadline - asyncio.get_running_loop().time()
-            (part,) = await self._sender.send(batch, left)
+            (part,) = await self._sender.send(batch, deadline - self._loop.time())
         finally:
             del self._alone[one]
             self._quiet.set()

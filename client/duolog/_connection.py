@@ -190,8 +190,10 @@ class Connection(Owned):
             if frames is not None and frames.error is None:
                 if self._held or (self._grpc is not None and self._grpc.busy):
                     await self._change_over(deadline)
-                with contextlib.suppress(Disowned):
+                try:
                     return await frames.append(request, bodies, deadline)
+                except Disowned:
+                    pass
             return await self._over_grpc().append(request, bodies, deadline)
         except Fatal as error:
             raise self.named(error) from None

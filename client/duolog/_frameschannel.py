@@ -418,8 +418,9 @@ class FramesChannel(asyncio.BufferedProtocol):
         answer: asyncio.Future[wire.AppendReply] = self._loop.create_future()
         number = self._next_number()
         head = request.SerializeToString()
-        if len(head) + len(bodies) > self._bytes_max:
-            raise MessageTooLarge(self._too_long(len(head) + len(bodies)).details())
+        size = len(head) + len(bodies)
+        if size > self._bytes_max:
+            raise MessageTooLarge(self._too_long(size).details())
         parts = frames.message_parts(Kind.APPEND, number, head, bodies)
         self._appends[number] = (deadline, answer)
         if deadline < self._due:
@@ -429,7 +430,7 @@ class FramesChannel(asyncio.BufferedProtocol):
         else:
             for part in parts:
                 self._write(part)
-            if len(parts) == 1 and len(parts[0]) <= SMALL_BYTES:
+            if size <= SMALL_BYTES:
                 self._busy_poll.expect()
         try:
             return await answer

@@ -17,6 +17,7 @@ from duolog._batcher import (
     AT_ONCE,
     BATCH_BYTES,
     BATCH_MESSAGES,
+    FULL,
     Batcher,
     Buffering,
     Filling,
@@ -220,6 +221,8 @@ class Producer(Owned):
                 posting.sends[len(bodies)] = answer
                 bodies.append(body)
                 return await answer
+            if posting is FULL and topic == filling.topic and filling is not NOWHERE:
+                return await self._batcher.send(filling, body, b"", deadline)
         if type(body) is not bytes:
             body = checked_body("a body", body)
         check_place(topic, queue_id, group)

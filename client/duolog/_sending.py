@@ -64,7 +64,7 @@ REFUSED: dict[int, type[DuologError]] = {  # by the status of a put
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes four times as long: one is made for each request
 class Batch:
     """Messages of one request. slot: their queue; None: the one whose turn it is.
 
@@ -123,7 +123,8 @@ class Sender:
         now = loop.time()
         deadline = now + seconds
         topic, slot = batch.topic, batch.slot
-        size = sum(map(len, (*batch.bodies, *batch.texts)))
+        (bodies, ends), (texts, text_ends) = batch.bodies, batch.texts
+        size = len(bodies) + len(ends) + len(texts) + len(text_ends)
         if size > COLUMN_BYTES_MAX:
             raise MessageTooLarge(f"{topic}: {size} bytes in one request; {COLUMN_BYTES_MAX} fit")
         if slot is None:
@@ -253,23 +254,26 @@ class _Delivery:
     async def _try(self) -> list[Part] | _Failure:
         loop = asyncio.get_running_loop()
         batch, request, topics = self._batch, self._request, self._sender.topics
-        if self._left <= 0:  # asyncio.timeout would let it out first
+        began = loop.time()
+        left = self._deadline - began
+        if left <= 0:  # asyncio.timeout would let it out first
             late = Timeout(f"{batch.topic}: not sent within {self._seconds:.3g} s")
             return _Failure(self._error or late)
-        request.again = self._maybe_stored
-        if not self._maybe_stored:
+        if self._maybe_stored:
+            request.again = True
+        else:
             known = topics.known_end(self._group)
-            request.known_end, request.known_nonce = known.offset, known.nonce
-        request.patience_ms = self._patience_ms()
+            request.known_end, request.known_nonce = known
+        request.patience_ms = self._patience_ms(left)
         sent, window = False, self._sender.window
-        began = loop.time()
         until = min(self._deadline, began + ATTEMPT_SECONDS)
         try:
             if not window.free():
                 async with asyncio.timeout_at(until):
                     await window.acquire()
+                began = loop.time()
             try:
-                sent, began = True, loop.time()
+                sent = True
                 reply = await self._connection.append(request, batch.bodies[0], until)
             finally:
                 window.release()
@@ -291,11 +295,10 @@ class _Delivery:
         refused = self._connection.named(_refusal(batch.topic, reply))
         return self._refused(refused, reply, loop.time() - began)
 
-    def _patience_ms(self) -> int:
+    def _patience_ms(self, left: float) -> int:
         """How long a refusal may wait for a master: not where another group can take the batch."""
         if self._batch.slot is None and not self._maybe_stored and self._sender.router.has_choice:
             return 0
-        left = max(0.0, self._left)  # the deadline may have come since it was looked at
         return int(1000 * min(PATIENCE_SECONDS, left * PATIENCE_SHARE))
 
     def _refused(self, error: DuologError, reply: wire.AppendReply, took: float) -> _Failure:

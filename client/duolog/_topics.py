@@ -1,7 +1,7 @@
 """Which queues a topic has, in which replica groups: asked of the nodes, kept for a while."""
 
 import asyncio
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from duolog._background import Joint
 from duolog._backoff import BackOff
@@ -14,8 +14,7 @@ GROUP_SECONDS = 1.0  # that other groups have to answer, once one has named queu
 INCOMPLETE_SECONDS = 5.0  # for which an answer holds that lacks a group
 
 
-@dataclass(frozen=True, slots=True)
-class LogEnd:
+class LogEnd(NamedTuple):
     """A log offset below which everything was confirmed when a node told of it.
 
     nonce: of the epoch that wrote the bytes before it. A later master's log may lack some of them
@@ -50,7 +49,7 @@ class TopicCache:
 
         Ends of one epoch only grow. Another epoch's says nothing about them, and is newer: taken.
         """
-        known = self.known_end(group)
+        known = self._ends.get(group, NO_END)
         if end.nonce != known.nonce or end.offset > known.offset:
             self._ends[group] = end
 

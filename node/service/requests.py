@@ -14,10 +14,10 @@ from duolog_server.store.record import Host
 
 def is_whole(request: wire.AppendRequest, bodies: bytes | memoryview) -> bool:
     """Whether its CRC matches the bytes of a request. bodies: see `send_of`."""
-    parts = [request.body_offsets, request.properties, request.property_offsets]
+    found = crc32(bodies, request.body_offsets, request.properties, request.property_offsets)
     if request.HasField("expect_offset"):
-        parts.append(offset_bytes(request.expect_offset))
-    return crc32(bodies, *parts) == request.crc32
+        found = crc32(offset_bytes(request.expect_offset), start=found)
+    return found == request.crc32
 
 
 def send_of(

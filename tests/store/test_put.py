@@ -443,6 +443,40 @@ def test_runs_that_continue_each_other_are_one(tmp_path: Path) -> None:
     assert table.stored_prefix(PRODUCER, ["T"], 998, 5) == [Run(998, 1000, "T", 0, 1098)]
 
 
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 4)), max_size=40), st.integers(0, 35))
+def test_the_table_knows_what_was_stored_in_any_order(
+    runs: list[tuple[int, int]], asked: int
+) -> None:
+    """Beside a set of all sequences; each is stored at its own queue offset."""
+    table, stored = IdempotenceTable(100, 10), set[int]()
+    for first, count in runs:
+        known = sum(run.end - run.first for run in _prefix(table, first, count))
+        assert stored.issuperset(range(first, first + known))
+        assert known == count or first + known not in stored
+        left = range(first + known, first + count)
+        later = bool(left) and table.overlaps_later(PRODUCER, ["T"], left.start, len(left))
+        assert later == (not stored.isdisjoint(left))
+        if not known and not later:  # as puts do: what overlaps is refused
+            table.add(PRODUCER, Run(first, first + count, "T", 0, 1000 + first), 1)
+            stored.update(range(first, first + count))
+    found = _prefix(table, asked, 1)
+    assert found == ([Run(asked, asked + 1, "T", 0, 1000 + asked)] if asked in stored else [])
+
+
+def _prefix(table: IdempotenceTable, first: int, count: int) -> list[Run]:
+    return table.stored_prefix(PRODUCER, ["T"], first, count)
+
+
+def test_sequences_below_the_highest_are_not_taken_for_new_after_a_cut() -> None:
+    table = IdempotenceTable(2, 10)
+    for n in (10, 20, 30):
+        table.add(PRODUCER, Run(n, n + 1, "T", 0, n), n)
+    table.cut({})
+    with pytest.raises(SequenceTooOld):
+        table.stored_prefix(PRODUCER, ["T"], 5, 1)
+    assert table.stored_prefix(PRODUCER, ["T"], 20, 1) == []
+
+
 # -- reading -----------------------------------------------------------------------------------
 
 
