@@ -337,8 +337,11 @@ class DelayService:
         """Deliver the due messages of a level; whether there may be more."""
         store = self._core.store
         low, high = store.queue_range(SCHEDULE_TOPIC, level - 1)
+        delivered = self._delivered.get(level, 0)
+        if delivered >= high:  # most often, for each level fifty times a second
+            return False
         noted = self._core.metadata.tables.delay_offsets.get(level, 0)
-        offset = max(noted, self._delivered.get(level, 0), low)
+        offset = max(noted, delivered, low)
         if offset >= high:
             return False
         delay_ms = int(self.levels_ms[level - 1])

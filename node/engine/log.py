@@ -45,7 +45,7 @@ from duolog_server.store.status import PutMessageStatus
 log = structlog.get_logger("duolog.node")
 
 PUMP_SECONDS = 0.005  # longest time the loop dispatches without a pause
-LATER_SECONDS = 0.005  # delay of the dispatch of answered messages that no reader waits for
+LATER_SECONDS = 0.01  # longest delay of the dispatch of answered messages that no reader waits for
 CATCH_UP_SECONDS = 1.0  # longest time a read waits for the dispatch of what was answered before it
 SLAVE_PUMP_SECONDS = 0.002  # readers of a slave can wait that long, writers of its master need not
 
@@ -301,15 +301,18 @@ class Log:
         if self._sample is None:
             self._sample = (end_offset, time.monotonic())
         self._allocator.appended()
-        self.replicas.appended()
-        sync_flush = self.store.options.sync_flush or self.replicas.syncs
-        if no_wait or not self.waits:
+        replicas, sync_flush = self.replicas, self.store.options.sync_flush
+        replicas.appended()
+        replicas_wait = replicas.waits
+        waits = sync_flush or replicas_wait
+        sync_flush = sync_flush or replicas.syncs
+        if no_wait or not waits:
             if sync_flush:
                 self.group_commit.nudge()
             return None
-        if not self.replicas.waits:
+        if not replicas_wait:
             return self._noted("flush", end_offset, self.group_commit.wait(end_offset))
-        replicated = self._noted("replicate", end_offset, self.replicas.await_slaves(end_offset))
+        replicated = self._noted("replicate", end_offset, replicas.await_slaves(end_offset))
         if not sync_flush:
             return replicated
         flushed = self._noted("flush", end_offset, self.group_commit.wait(end_offset))
@@ -345,10 +348,19 @@ class Log:
 
     def replicated(self) -> None:
         """Enough slaves have what was put, and its answer is on its way: see `answered`."""
-        if len(self.board):
+        if len(self.board) or self._half_waited():
             self.pump_soon()
         else:
             self._pump_within(LATER_SECONDS)
+
+    def _half_waited(self) -> bool:
+        """Whether a dispatch has waited for half of the delay: it is done behind an answer, while
+        its client has that to do, and not by time alone, when the next request may be here.
+        """
+        later = self._later
+        if later is None:
+            return False
+        return later.when() - asyncio.get_running_loop().time() < LATER_SECONDS / 2
 
     def catch_up(self) -> None:
         """Dispatch what was answered; for a few ms at most.

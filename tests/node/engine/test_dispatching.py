@@ -120,6 +120,21 @@ async def test_a_slave_takes_its_time_unless_a_reader_waits(pair: tuple[Group, N
     assert seconds() < 1
 
 
+async def test_a_dispatch_that_waited_for_half_of_the_delay_comes_behind_the_next_answer(
+    pair: tuple[Group, Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, master, _ = pair
+    async with group.client(master) as client, client.producer() as producer:
+        await producer.send("T", b"x")
+        before, end = dispatched(master), broker_of(master).store.max_offset
+        await producer.send("T", b"y")
+        assert dispatched(master) == before < end, "it has hardly waited"
+        # What is planned in 600 seconds has waited for half of these.
+        monkeypatch.setattr("duolog_server.node.engine.log.LATER_SECONDS", 1300)
+        await producer.send("T", b"z")
+        await until(lambda: dispatched(master) >= end)
+
+
 async def test_a_change_of_the_tables_waits_for_no_moment(
     pair: tuple[Group, Node, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
