@@ -298,11 +298,13 @@ class SlavesServer:
         if self._server is None or alike >= CONNECTIONS_MAX:
             return False
         self._open.add(connection)
+        self._broker.log.followers = len(self._open)
         return True
 
     def left(self, connection: Connection) -> None:
         """It ended."""
         self._open.discard(connection)
+        self._broker.log.followers = len(self._open)
 
     def begins(self, connection: Connection) -> None:
         """From now on it is sent the log."""

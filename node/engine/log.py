@@ -45,7 +45,10 @@ from duolog_server.store.status import PutMessageStatus
 log = structlog.get_logger("duolog.node")
 
 PUMP_SECONDS = 0.005  # longest time the loop dispatches without a pause
-LATER_SECONDS = 0.01  # longest delay of the dispatch of answered messages that no reader waits for
+# Longest delay of the dispatch of answered messages that no reader waits for. Each dispatch costs
+# the same for each queue, however few messages it has: one send at a time would pay that in part.
+LATER_SECONDS = 0.05
+MANY_BYTES = 256 << 10  # of log: they are dispatched after a tenth of that
 CATCH_UP_SECONDS = 1.0  # longest time a read waits for the dispatch of what was answered before it
 SLAVE_PUMP_SECONDS = 0.002  # readers of a slave can wait that long, writers of its master need not
 
@@ -132,11 +135,13 @@ class Log:
         self._flusher = Flusher(self.file_work, self.group_commit, self.times.mono_ms)
         self._allocator = Allocator(store, self.threads)
         self._cleaner = Cleaner(self.file_work, self.times.age_ms)
+        self.followers = 0  # that wait for what is dispatched, beside readers
         self._replicas: Replicas | None = None
         self._refused: Callable[[], PutResult | None] | None = None
         self._failed = failed
         self._next: asyncio.Handle | None = None  # the next dispatch
         self._later: asyncio.TimerHandle | None = None  # a dispatch of what was answered
+        self._later_since = 0.0  # when it was planned
         self._over: StoreError | None = None  # why nothing is dispatched any more
         self._sample: tuple[int, float] | None = None
         self._progress_shown = MonoMs(0)
@@ -348,19 +353,23 @@ class Log:
 
     def replicated(self) -> None:
         """Enough slaves have what was put, and its answer is on its way: see `answered`."""
-        if len(self.board) or self._half_waited():
+        if len(self.board):
             self.pump_soon()
         else:
-            self._pump_within(LATER_SECONDS)
+            self._pump_in_time()
 
-    def _half_waited(self) -> bool:
-        """Whether a dispatch has waited for half of the delay: it is done behind an answer, while
-        its client has that to do, and not by time alone, when the next request may be here.
+    def _pump_in_time(self) -> None:
+        """Dispatch what no reader waits for: by time, or earlier behind an answer.
+
+        After half of the delay it is done behind one, while its client has that to do, as the next
+        request may be here when the time has come.
         """
-        later = self._later
-        if later is None:
-            return False
-        return later.when() - asyncio.get_running_loop().time() < LATER_SECONDS / 2
+        soon = self.followers or self.store.dispatcher.behind_bytes() >= MANY_BYTES
+        delay = LATER_SECONDS / 10 if soon else LATER_SECONDS
+        if self._later is None:
+            self._pump_within(delay)
+        elif asyncio.get_running_loop().time() - self._later_since >= delay / 2:
+            self.pump_soon()
 
     def catch_up(self) -> None:
         """Dispatch what was answered; for a few ms at most.
@@ -396,13 +405,17 @@ class Log:
     def applied(self) -> None:
         """A slave's log or confirm offset moved: dispatch soon, several small steps at once."""
         self._allocator.appended()
-        readers = len(self.board)
-        self._pump_within(SLAVE_PUMP_SECONDS if readers else LATER_SECONDS)
+        if len(self.board):
+            self._pump_within(SLAVE_PUMP_SECONDS)
+        else:
+            self._pump_in_time()
 
     def _pump_within(self, seconds: float) -> None:
         """Dispatch in a moment, or earlier if somebody asks for it."""
         if self._next is None and self._later is None and self._over is None:
-            self._later = asyncio.get_running_loop().call_later(seconds, self._pump)
+            loop = asyncio.get_running_loop()
+            self._later_since = loop.time()
+            self._later = loop.call_at(self._later_since + seconds, self._pump)
 
     def pump_soon(self) -> None:
         """Dispatch readable records in the next turn of the event loop."""

@@ -121,7 +121,7 @@ async def test_a_slave_takes_its_time_unless_a_reader_waits(pair: tuple[Group, N
 
 
 async def test_a_dispatch_that_waited_for_half_of_the_delay_comes_behind_the_next_answer(
-    pair: tuple[Group, Node, Node], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Group, Node, Node],
 ) -> None:
     group, master, _ = pair
     async with group.client(master) as client, client.producer() as producer:
@@ -129,10 +129,34 @@ async def test_a_dispatch_that_waited_for_half_of_the_delay_comes_behind_the_nex
         before, end = dispatched(master), broker_of(master).store.max_offset
         await producer.send("T", b"y")
         assert dispatched(master) == before < end, "it has hardly waited"
-        # What is planned in 600 seconds has waited for half of these.
-        monkeypatch.setattr("duolog_server.node.engine.log.LATER_SECONDS", 1300)
+        broker_of(master).log._later_since -= 301
         await producer.send("T", b"z")
         await until(lambda: dispatched(master) >= end)
+
+
+async def test_much_is_dispatched_earlier_behind_an_answer_than_little(
+    pair: tuple[Group, Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, master, _ = pair
+    async with group.client(master) as client, client.producer() as producer:
+        await producer.send("T", b"x")
+        end = broker_of(master).store.max_offset
+        broker_of(master).log._later_since -= 100
+        await producer.send("T", b"y")
+        assert dispatched(master) < end, "a few messages wait for half of it"
+        monkeypatch.setattr("duolog_server.node.engine.log.MANY_BYTES", 1)
+        await producer.send("T", b"z")
+        await until(lambda: dispatched(master) >= end)
+
+
+async def test_what_others_follow_is_dispatched_soon(pair: tuple[Group, Node, Node]) -> None:
+    _, master, _ = pair
+    log, loop = broker_of(master).log, asyncio.get_running_loop()
+    log.followers = 1
+    log.answered()
+    log.replicated()
+    assert log._later is not None
+    assert log._later.when() - loop.time() < 100, "a tenth of the delay"
 
 
 async def test_a_change_of_the_tables_waits_for_no_moment(
