@@ -20,7 +20,7 @@ from bench.peers.jetstream import JetStream
 from bench.peers.kafka import Kafka, KafkaTools
 from bench.peers.limits import limits_of_round
 from bench.peers.others import OthersTime
-from bench.peers.ours import Duolog
+from bench.peers.ours import Duolog, OverRemoting
 from bench.peers.page import Circumstances, Report, page, table
 from bench.peers.peer import Peer
 from bench.peers.redisstreams import RedisStreams
@@ -36,6 +36,7 @@ PEERS: tuple[Peer, ...] = (
     Kafka(),
     KafkaTools(),
     RocketMq("4.9.7"),
+    OverRemoting(RocketMq("4.9.7")),
     RocketMq("5.3.3"),
     JetStream(),
     RedisStreams(),

@@ -1,16 +1,18 @@
-"""duolog itself: one node, or a SYNC_MASTER and its slave."""
+"""duolog itself: one node, or a SYNC_MASTER and its slave; with its SDK, or RocketMQ's client."""
 
 import importlib.metadata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from duolog.testing._node import ChildNode
 from duolog.testing._ports import free_endpoint
 from duolog.testing._process import ChildProcess
 
+from bench.peers import maven
 from bench.peers.clients.program import program
 from bench.peers.peer import ClientProgram, Facts, Work
+from bench.peers.rocketmq import CLIENT, Brokers, RocketMq
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,53 @@ class Duolog:
 
     def servers(self, root: Path, replicated: bool) -> Nodes:
         """One node, or two."""
-        if not replicated:
-            node = ChildNode(root / "single")
-            return Nodes([node], node.endpoint)
-        link = free_endpoint()
-        master = ChildNode(root / "master", "--role", "SYNC_MASTER", "--ha-listen", link)
-        slave = ChildNode(root / "slave", "--role", "SLAVE", "--ha-master", link)
-        return Nodes([slave, master], master.endpoint)
+        return _nodes(root, replicated)
+
+
+class OverRemoting:
+    """The same, as RocketMQ's Java client finds it."""
+
+    name = "duolog-remoting"
+
+    def __init__(self, rocketmq: RocketMq) -> None:
+        """rocketmq: the version whose client it is."""
+        self._rocketmq = rocketmq
+
+    @property
+    def facts(self) -> Facts:
+        """For the page."""
+        theirs = self._rocketmq.facts
+        return replace(
+            theirs,
+            title=f"duolog, client of {theirs.title}",
+            settings=(
+                "ASYNC_FLUSH, the default; `remoting.listen`, `limits.auto_create_topic`",
+                f"client: the program of {theirs.title}, with the same settings",
+                "replicated: SYNC_MASTER and one slave",
+            ),
+            favours=(f"for it and against it: as for the client of {theirs.title}",),
+            processes=Duolog.facts.processes,
+            replicated_processes=Duolog.facts.replicated_processes,
+        )
+
+    def prepare(self) -> dict[str, str]:
+        """Jars from Maven Central. Raises Unavailable."""
+        return {**Duolog().prepare(), **self._rocketmq.prepare()}
+
+    def servers(self, root: Path, replicated: bool) -> Brokers:
+        """One node, or two."""
+        listen, jars = free_endpoint(), self._rocketmq.jars()
+        flags = ("--set", "limits.auto_create_topic=true", "--set", "remoting.vip_channel=false")
+        nodes = _nodes(root, replicated, ("--set", f"remoting.listen={listen}", *flags))
+        return Brokers(nodes.processes, listen, root, jars, maven.compiled(CLIENT, jars))
+
+
+def _nodes(root: Path, replicated: bool, flags: Sequence[str] = ()) -> Nodes:
+    """flags: of the master."""
+    if not replicated:
+        node = ChildNode(root / "single", *flags)
+        return Nodes([node], node.endpoint)
+    link = free_endpoint()
+    master = ChildNode(root / "master", "--role", "SYNC_MASTER", "--ha-listen", link, *flags)
+    slave = ChildNode(root / "slave", "--role", "SLAVE", "--ha-master", link)
+    return Nodes([slave, master], master.endpoint)
