@@ -232,14 +232,17 @@ def offset_message_id(store_host: Host, physical_offset: PhyOffset) -> str:
     return (store_host.packed() + struct.pack(">q", physical_offset)).hex().upper()
 
 
+_HEX = np.frombuffer(bytes(range(256)).hex().upper().encode(), np.uint16)  # of each byte
+
+
 def offset_message_ids(store_host: Host, physical_offsets: I64) -> str:
     """The same for each of several messages, with commas between them."""
     count = len(physical_offsets)
-    places = physical_offsets.astype(">i8").tobytes().hex().upper().encode()
+    places = physical_offsets.astype(">i8").view(np.uint8)
     prefix = np.frombuffer(store_host.packed().hex().upper().encode(), np.uint8)
     rows: U8 = np.full((count, len(prefix) + 17), ord(","), np.uint8)
     rows[:, : len(prefix)] = prefix
-    rows[:, len(prefix) : -1] = np.frombuffer(places, np.uint8).reshape(count, 16)
+    rows[:, len(prefix) : -1] = _HEX[places].view(np.uint8).reshape(count, 16)
     return rows.tobytes()[:-1].decode()
 
 

@@ -65,8 +65,16 @@ def with_property(columns: Columns, pair: bytes) -> Columns:
     """Messages with one more property each, before those that they have."""
     added = np.frombuffer(pair + END, np.uint8)
     begins = columns.property_offsets[:-1].astype(np.int64)
-    texts = np.insert(columns.properties, begins.repeat(len(added)), np.tile(added, len(begins)))
-    steps = np.arange(len(begins) + 1, dtype=np.uint32) * len(added)
+    count, size = len(begins), columns.longest_properties
+    if len(columns.properties) == count * size:  # all as long, as ids are
+        rows: U8 = np.empty((count, len(added) + size), np.uint8)
+        rows[:, : len(added)] = added
+        rows[:, len(added) :] = columns.properties.reshape(count, size)
+        texts = rows.reshape(-1)
+    else:
+        at = begins.repeat(len(added))
+        texts = np.insert(columns.properties, at, np.tile(added, count))
+    steps = np.arange(count + 1, dtype=np.uint32) * len(added)
     offsets: U32 = columns.property_offsets + steps.astype(np.uint32)
     return Columns(columns.bodies, columns.body_offsets, texts, offsets)
 

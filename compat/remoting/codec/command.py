@@ -53,6 +53,8 @@ _HEAD = struct.Struct(">hBhii")
 _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 NUMBER_MAX = (1 << 31) - 1  # of requests, and of all integers
+LONG_CHARACTERS = 256
+_PLAIN = bytes(set(range(32, 127)) - {ord('"'), ord("\\")})  # that JSON does not escape
 _SURROGATE = b"\\ud"
 _TEXTS = {str}
 _decode = json.JSONDecoder().raw_decode
@@ -147,11 +149,21 @@ def _json(command: Command) -> bytes:
         f'"opaque":{command.opaque},"serializeTypeCurrentRPC":"JSON","version":{command.version}'
     )
     if command.fields:
-        pairs = [f"{_quoted(name)}:{_quoted(text)}" for name, text in command.fields.items()]
+        pairs = [
+            f"{_quoted(name)}:{(_quoted if len(text) <= LONG_CHARACTERS else _long)(text)}"
+            for name, text in command.fields.items()
+        ]
         header += f',"extFields":{{{",".join(pairs)}}}'
     if command.remark:
         header += f',"remark":{_quoted(command.remark)}'
     return f"{header}}}".encode()
+
+
+def _long(text: str) -> str:
+    """A long text in JSON: mostly ids of a batch, which stay as they are."""
+    if text.isascii() and not text.encode().translate(None, _PLAIN):
+        return f'"{text}"'
+    return _quoted(text)
 
 
 def _read_json(header: bytes, body: bytes) -> Command:

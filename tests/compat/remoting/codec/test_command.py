@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from duolog_server.compat.remoting.codec.command import (
     HEADER_BYTES_MAX,
     LANGUAGES,
+    LONG_CHARACTERS,
     ONEWAY,
     RESPONSE,
     BadFrame,
@@ -52,6 +53,14 @@ def read_all(data: bytes, *, step: int = 0) -> list[Command]:
 @given(COMMANDS)
 def test_a_command_is_read_as_it_was_written(command: Command) -> None:
     assert read_all(command.frame()) == [command]
+
+
+@pytest.mark.parametrize("size", [LONG_CHARACTERS, LONG_CHARACTERS + 1])
+def test_long_texts_are_escaped_as_short_ones_are(size: int) -> None:
+    for char in (*map(chr, range(0x100)), "\u2028", "\U0001f600"):
+        command = Command(0, fields={"ids": "0" * (size - 1) + char})
+        assert read_all(command.frame()) == [command]
+        assert json.loads(command.head()[8:])["extFields"] == command.fields
 
 
 @given(st.lists(COMMANDS, max_size=4), st.integers(1, 64))
