@@ -17,11 +17,13 @@ H = TypeVar("H")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 _FITTING_DIGITS = {32: 9, 64: 18}  # by the bits of a number
 TEXT_MAX = 80  # of a value in an error
+_KNOWN = {str(number): number for number in range(1024)}  # queues, flags, counts
+_TRUTHS = {"true": True, "false": False}
 
 
 class Field(NamedTuple):
     """One field. bits: of a number; 0 for a text, 1 for a truth value. default: where it is not
-    required. key: its name where it is read, if that is another one.
+    required. key: its name where it is read, if that is another one. known: values of usual texts.
     """
 
     attribute: str
@@ -30,6 +32,7 @@ class Field(NamedTuple):
     required: bool
     default: object
     key: str
+    known: Mapping[str, int]
 
 
 _FIELDS: dict[type, tuple[Field, ...]] = {}
@@ -52,7 +55,8 @@ def _fields_of(kind: type) -> tuple[Field, ...]:
 def _field_of(one: "dataclasses.Field[Any]", hint: object) -> Field:
     name = one.metadata.get("name") or camel(one.name)
     required = one.default is dataclasses.MISSING
-    return Field(one.name, name, _bits(hint), required, one.default, name)
+    bits = _bits(hint)
+    return Field(one.name, name, bits, required, one.default, name, _KNOWN if bits > 1 else _TRUTHS)
 
 
 def camel(name: str) -> str:
@@ -75,10 +79,15 @@ def read_header(kind: type[H], texts: Mapping[str, str]) -> H:
 def read_fields(kind: type[H], fields: tuple[Field, ...], texts: Mapping[str, str]) -> H:
     """The same, by the keys of these fields, which are all that it has. Raises BadRequest."""
     values: list[object] = []
-    for _, name, bits, required, default, key in fields:
+    for _, name, bits, required, default, key, known in fields:
         text = texts.get(key)
         if text:
-            values.append(text if not bits else _value(name, bits, text))
+            if not bits:
+                values.append(text)
+            elif text in known:
+                values.append(known[text])
+            else:
+                values.append(_value(name, bits, text))
         elif not required:
             values.append(default)
         elif text is None or bits:

@@ -36,11 +36,10 @@ def property_of(text: bytes, name: bytes) -> str | None:
 def without(text: bytes, *names: bytes) -> bytes:
     """Properties without those of some names."""
     for name in names:
-        if name + PAIR in text:
-            break
-    else:
-        return text
-    return END.join(pair for pair in text.split(END) if pair.partition(PAIR)[0] not in names)
+        if name in text:
+            pairs = text.split(END)
+            return END.join([pair for pair in pairs if pair.partition(PAIR)[0] not in names])
+    return text
 
 
 def body_crc(body: bytes) -> int:

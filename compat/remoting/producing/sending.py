@@ -6,9 +6,10 @@ stored twice, even under one UNIQ_KEY: programs send an object again on purpose.
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from functools import partial
+from itertools import chain, count
 from typing import NamedTuple
 
 import numpy as np
@@ -49,7 +50,6 @@ from duolog_server.store.kernels.encode import FIELD_FLAG, FIELDS
 from duolog_server.store.kernels.jit import I64
 from duolog_server.store.messagestore import PutBatch, PutResult, Singles, SinglesResult
 from duolog_server.store.metadata import TopicConfig
-from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.record import (
     KEPT_FLAGS,
     PROPERTIES_BYTES_MAX,
@@ -59,17 +59,23 @@ from duolog_server.store.record import (
     offset_message_id,
     offset_message_ids,
 )
+from duolog_server.store.status import PutMessageStatus
 
 PATIENCE_MS = 1000  # of a refusal while the group is changing its master; clients wait for 3 s
 INNER_BATCH = 0x80
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 RECONSUME_TIMES_MAX = 1 << 30  # so that a copy, which counts one more, can still be stored
 _WAITING_MARKS = tuple(name + PAIR for name in (*LATER, b"TRAN_MSG"))
+_WAITING_WORDS = (b"DELAY", b"TIMER_DELIVER_MS", b"TRAN_MSG")  # one is in each of them
 _ASKS = b"REPLY_TO_CLIENT\x01"
 _PRIORITY = b"_SYS_MSG_PRIORITY_"
 _REGION = b"MSG_REGION\x01" + REGION["MSG_REGION"].encode()
 _REGION_ROOM = SENT_PROPERTIES_BYTES_MAX - len(END + _REGION)  # a client may use all of the limit
 _ORIGIN = (b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID")  # of a dead letter: the node says it
+_SENT_BACK = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+_UNSAID_OF_ALL = (b"WAIT",)
+_UNSAID_SENT_BACK = (*_UNSAID_OF_ALL, *_ORIGIN)
+_UNSAID = (b"WAIT", b"RETRY_TOPIC", *_ORIGIN)
 
 
 class _Told(NamedTuple):
@@ -184,9 +190,7 @@ class Sending:
 
     def _attempt(self, peer: Peer, request: Command, header: SendRequest) -> Begun:
         checked = self._checked(peer, request, header)
-        if isinstance(checked, _Put):
-            return self._put(checked)
-        return self._put(_alone(peer, checked))
+        return self._put(checked if isinstance(checked, _Put) else _alone(peer, checked))
 
     def _put(self, put: _Put) -> Begun:
         result, waiting = self._sends.put(put.placed)
@@ -197,7 +201,10 @@ class Sending:
         told = put.told
         if waiting is None:
             return self._answer(told, result)
-        return self._wait(told.bare(), result, waiting)
+        bare = told.bare()
+        return _when_known(
+            waiting, lambda status: self._answer(bare, replace(result, status=status))
+        )
 
     def _store(self, peer: Peer, singles: Sequence[_Single]) -> list[Begun | Exception]:
         """Store messages of one topic, at once if possible; else each has its error."""
@@ -211,13 +218,13 @@ class Sending:
     def _stored(
         self, singles: Sequence[_Single], result: SinglesResult, waiting: Outcome | None
     ) -> Iterator[Begun]:
-        places = zip(singles, result.queue_offsets, result.places, strict=True)
-        for single, queue_offset, place in places:
-            one = PutResult(result.status, "", QueueOffset(queue_offset), PhyOffset(place))
+        ids = offset_message_ids(self.host, np.array(result.places, np.int64)).split(",")
+        for single, offset, message_id in zip(singles, result.queue_offsets, ids, strict=True):
             if waiting is None:
-                yield self._answer(single.told, one)
+                yield self._told(single.told, offset, message_id, result.status)
             else:
-                yield self._wait(single.told.bare(), one, waiting)
+                bare = single.told.bare()
+                yield _when_known(waiting, partial(self._told, bare, offset, message_id))
 
     # -- what is stored ------------------------------------------------------------------------
 
@@ -241,7 +248,7 @@ class Sending:
             text = _with_region(text)
             queue_id = _of_priority(text, queue_id, config.queues)
             single = _Single(_Told(request, queue_id, ""), config.name, header, text)
-            sent_back = header.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+            sent_back = header.topic.startswith(_SENT_BACK)
             if not sent_back and not _may_wait(text):
                 self.charge(peer, config.name, len(request.body) + len(text), 1)
                 return single
@@ -373,7 +380,8 @@ class Sending:
 
     def charge(self, peer: Peer, topic: str, size: int, count: int) -> None:
         """Charge so many bytes and messages to quotas. Raises Throttled."""
-        self._sends.charge_bytes(_who(peer), topic, size, count)
+        if self._core.throttle.on:
+            self._sends.charge_bytes(_who(peer), topic, size, count)
 
     def _when(self, batch: PutBatch, text: bytes) -> Send:
         """A message, and the time of its delivery if its properties name one.
@@ -397,10 +405,6 @@ class Sending:
 
     # -- answers -------------------------------------------------------------------------------
 
-    async def _wait(self, told: _Told, result: PutResult, waiting: Outcome) -> Command:
-        # What is waited for is shared: it is not cancelled with the client's connection.
-        return self._answer(told, replace(result, status=await asyncio.shield(waiting)))
-
     def _closed(self, request: Command, closed: PutResult) -> Command:
         self._sends.failed(closed.status.value)
         return self._refused(request, closed)
@@ -416,15 +420,26 @@ class Sending:
             ids = offset_message_ids(self.host, result.places)
         else:
             ids = offset_message_id(self.host, result.physical_offset)
+        return self._told(told, result.queue_offset, ids, result.status, result.reason)
+
+    def _told(
+        self, told: _Told, offset: int, ids: str, status: PutMessageStatus, reason: str = ""
+    ) -> Command:
+        """The answer about what is stored. offset: of the first message in its queue."""
         fields = {
             "msgId": ids,
             "queueId": str(told.queue_id),
-            "queueOffset": str(result.queue_offset),
+            "queueOffset": str(offset),
             **REGION,
         }
         if told.transaction_id:
             fields["transactionId"] = told.transaction_id
-        return told.request.answer(put_code(result.status), result.reason, fields)
+        return told.request.answer(put_code(status), reason, fields)
+
+
+async def _when_known(waiting: Outcome, answer: Callable[[PutMessageStatus], Command]) -> Command:
+    """The answer to a put that waits. Its wait is shared: it does not end with a connection."""
+    return answer(await asyncio.shield(waiting))
 
 
 def _batch_of(peer: Peer, header: SendRequest, queue_id: int, columns: Columns) -> PutBatch:
@@ -456,7 +471,8 @@ def _together(peer: Peer, singles: Sequence[_Single]) -> Singles:
     """Messages to one topic that are stored at once."""
     rows = [(one.header.flag, *_same(one.header), one.told.queue_id, 0) for one in singles]
     columns = Columns.of([one.told.request.body for one in singles], [one.text for one in singles])
-    fields = np.ascontiguousarray(np.array(rows, np.int64).T)
+    numbers = np.fromiter(chain.from_iterable(rows), np.int64)
+    fields = np.ascontiguousarray(numbers.reshape(len(rows), -1).T)
     return Singles(singles[0].topic, columns, fields, peer.host)
 
 
@@ -471,16 +487,14 @@ def _check_numbers(header: SendRequest) -> None:
 def _is_half(header: SendRequest, text: bytes) -> bool:
     """Whether a message waits for a decision; one that is sent back was committed."""
     is_prepared = property_of(text, b"TRAN_MSG") == "true"
-    return is_prepared and not header.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    return is_prepared and not header.topic.startswith(_SENT_BACK)
 
 
 def _unsaid(topic: str, is_given_up: bool) -> tuple[bytes, ...]:
     """Properties of a message that are not stored: what only the node says, and `WAIT`."""
     if is_given_up:
-        return (b"WAIT",)
-    if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
-        return (b"WAIT", *_ORIGIN)
-    return (b"WAIT", b"RETRY_TOPIC", *_ORIGIN)
+        return _UNSAID_OF_ALL
+    return _UNSAID_SENT_BACK if topic.startswith(_SENT_BACK) else _UNSAID
 
 
 def _dead_letter(header: SendRequest, origin: str, group: str) -> SendRequest:
@@ -511,9 +525,9 @@ def _of_priority(text: bytes, queue_id: int, queues: int) -> int:
 
 def _may_wait(text: bytes) -> bool:
     """Whether a message may be delivered later than others: by its time, or by a decision."""
-    for mark in _WAITING_MARKS:
-        if mark in text:
-            return True
+    for word in _WAITING_WORDS:
+        if word in text:
+            return any(mark in text for mark in _WAITING_MARKS)
     return False
 
 
