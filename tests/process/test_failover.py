@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from duolog_server.chaos import run as chaos_run
 from duolog_server.chaos.__main__ import main
 from duolog_server.chaos.history import OK
 from duolog_server.chaos.processes import ProcessTarget
@@ -84,7 +85,10 @@ async def test_nothing_acknowledged_is_lost_when_every_node_loses_power(tmp_path
 
 @pytest.mark.privileged
 @pytest.mark.skipif(os.geteuid() != 0, reason="disks on loop devices need root")
-async def test_the_power_cut_loses_unsynced_messages_under_async_flush(tmp_path: Path) -> None:
+async def test_the_power_cut_loses_unsynced_messages_under_async_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chaos_run, "HEALTHY_SECONDS", 30.0)  # without what it lost it never is
     # Acknowledged from page caches, on one machine whose boot id does not change.
     target = ProcessTarget(tmp_path, lease_seconds=2, disk_bytes=96 << 20, flags=SMALL)
     run = Run(target, [Fault("power_cut_all", gap=1.0)] * 2, Load(producers=3, least_ok=1))
