@@ -542,6 +542,7 @@ class DelayService:
         while timers.end <= handle.offset < stored:  # stored, but not dispatched yet
             if asyncio.get_running_loop().time() > until:
                 raise sdk.Busy("the message cannot be read yet: try again")
+            self._core.log.pump_soon()
             await asyncio.sleep(TICK_SECONDS)
             timers = await self._opened()
         if not timers.waits(handle.offset):

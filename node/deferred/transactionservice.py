@@ -325,6 +325,7 @@ class TransactionService:
                 return halves
             if loop.time() >= deadline:
                 raise sdk.Unavailable("a half message cannot be read yet")
+            self._core.log.pump_soon()  # nobody else may wait for it
             await asyncio.sleep(READABLE_PAUSE_SECONDS)
 
     def _record(self, offset: int) -> Record:

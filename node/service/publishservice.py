@@ -323,6 +323,7 @@ class PublishService:
                 raise sdk.NoSuchMessage(f"staged request {offset} does not exist")
             if loop.time() >= deadline:
                 raise sdk.Unavailable(f"staged request {offset} cannot be read yet: try again")
+            self._core.log.pump_soon()
             await asyncio.sleep(PAUSE_SECONDS)
         try:
             record = store.record_at(STAGED_TOPIC, QUEUE, QueueOffset(offset))

@@ -270,6 +270,20 @@ async def test_a_half_message_that_stays_unreadable_is_waited_for_within_a_bound
             await service._reaching([0, later])
 
 
+async def test_a_decision_right_behind_its_half_message_has_it_dispatched(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing else does: neither time, nor ticks, nor flushes.
+    monkeypatch.setattr("duolog_server.node.engine.log.LATER_SECONDS", 600)
+    monkeypatch.setattr(broker.store.dispatcher.__class__, "behind_bytes", lambda self: 0)
+    monkeypatch.setattr(broker.log._flusher, "commit_when_due", lambda: False)
+    monkeypatch.setattr(broker.log.group_commit, "_on_flushed", lambda: None)
+    origin = broker.store.next_offset(HALF_TOPIC, 0)
+    broker.transactions._put(broker.transactions.half(batch(), "g"))
+    assert broker.store.queue_range(HALF_TOPIC, 0)[1] == origin
+    await broker.transactions.end([origin], False, "g")
+
+
 async def test_the_commit_of_a_damaged_half_message_stores_no_other_one_in_its_place(
     broker: Broker,
 ) -> None:
