@@ -3,8 +3,9 @@
 Rules: what is not known to be a frame ends the connection, and no other one. A request that waits
 is a task, which ends with its connection. Answers come in the order in which they are made: clients
 know them by their numbers. However much arrives at once, other connections have their turn after
-some requests; small answers to those of one turn are written together, as each write costs as much
-as a send. What has arrived and waits is never more than a short frame, or a long one that has room.
+some requests; small answers to those of one turn, and to sends that waited for the same, are
+written together, as each write costs as much as a send. What has arrived and waits is never more
+than a short frame, or a long one that has room.
 """
 
 import asyncio
@@ -168,8 +169,7 @@ class Connection(ConnectionProtocol):
         except BadFrame as error:
             problem = str(error)
         finally:
-            self._gathers = False
-            self._write_gathered()
+            self._end_gathering()
         if problem:
             self._refuse(problem)
         else:
@@ -248,6 +248,8 @@ class Connection(ConnectionProtocol):
             answer = await begun
         except Exception as error:
             answer = self._failed(request, error)
+        if len(self._calls) > 1 and self._terms.dispatcher.repeats(request.code):
+            self._gather()  # others waited for the same slave, or sync
         self._answer(request, answer)
 
     def _failed(self, request: Command, error: Exception) -> Command:
@@ -282,6 +284,16 @@ class Connection(ConnectionProtocol):
             self._gathered.append(command.frame())
         else:
             self._transport.write(command.frame())
+
+    def _gather(self) -> None:
+        """Write answers of this turn of the event loop together."""
+        if not self._gathers:
+            self._gathers = True
+            asyncio.get_running_loop().call_soon(self._end_gathering)
+
+    def _end_gathering(self) -> None:
+        self._gathers = False
+        self._write_gathered()
 
     def _write_gathered(self) -> None:
         if self._gathered and not self._lost and self._transport is not None:

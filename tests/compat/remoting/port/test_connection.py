@@ -481,6 +481,28 @@ async def test_small_answers_of_a_turn_are_written_together_and_in_order(side: S
     assert side.wire.writes == 4, "five, the large one's header and body, and five"
 
 
+async def test_answers_that_waited_for_the_same_are_written_together(
+    side: Side, desk: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "repeats", lambda code: code == WAIT)
+    monkeypatch.setattr(desk, "serve_each", lambda *_: pytest.fail("each comes alone"))
+    for number in range(3):
+        side.send(WAIT, number)
+    await turns()
+    for number in range(3):
+        desk.answers[number].set_result("")
+    await turns()
+    assert [one.opaque for one in side.wire.commands()] == [0, 1, 2]
+    assert side.wire.writes == 1
+    side.send(WAIT, 3)
+    await turns()
+    desk.answers[3].set_result("")
+    await turns()
+    assert [one.opaque for one in side.wire.commands()] == [3]
+    side.send(ECHO, 5)
+    assert [one.opaque for one in side.wire.commands()] == [5], "nothing is held back any more"
+
+
 async def test_requests_that_repeat_are_served_together(side: Side, desk: Dispatcher) -> None:
     codes = (ECHO, ECHO, ECHO, REFUSE, ECHO, WAIT, ECHO, ECHO)
     side.arrive(b"".join(Command(code, n).frame() for n, code in enumerate(codes)))
