@@ -65,8 +65,10 @@ PATIENCE_MS = 1000  # of a refusal while the group is changing its master; clien
 INNER_BATCH = 0x80
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 RECONSUME_TIMES_MAX = 1 << 30  # so that a copy, which counts one more, can still be stored
-_WAITING_MARKS = tuple(name + PAIR for name in (*LATER, b"TRAN_MSG"))
-_WAITING_WORDS = (b"DELAY", b"TIMER_DELIVER_MS", b"TRAN_MSG")  # one is in each of them
+_WAITING = (*LATER, b"TRAN_MSG")
+_WAITING_MARKS = tuple(name + PAIR for name in _WAITING)
+# The names of which each of the others has one in it.
+_WAITING_WORDS = tuple(name for name in _WAITING if sum(one in name for one in _WAITING) == 1)
 _ASKS = b"REPLY_TO_CLIENT\x01"
 _PRIORITY = b"_SYS_MSG_PRIORITY_"
 _REGION = b"MSG_REGION\x01" + REGION["MSG_REGION"].encode()
