@@ -102,8 +102,9 @@ def test_settings_and_ports_are_those_of_a_node(monkeypatch: pytest.MonkeyPatch)
     mounts = {one["name"]: one["mountPath"] for one in pod.container["volumeMounts"]}
     assert str(config.node.data).startswith(f"{mounts['data']}/")
     listens = (
-        config.node.listen, config.node.frames_listen, config.ha.listen, config.metrics.listen
-    )  # fmt: skip
+        *(config.node.listen, config.node.frames_listen, config.metrics.listen),
+        *(config.ha.listen, config.ha.frames_listen),
+    )
     ports = {int(listen.rpartition(":")[2]) for listen in listens}
     assert {one["containerPort"] for one in pod.container["ports"]} == ports
     assert {one["port"] for one in named("Service", "duolog")["spec"]["ports"]} == ports
