@@ -42,6 +42,8 @@ BODY_BYTES_MAX = 48 << 20
 TEXT_BYTES_MAX = 4096
 _LONG = struct.Struct(">Q")
 _ENTRY = struct.Struct(">QqQ")
+# No slave says more at once. The fifth text is room for numbers.
+HELLO_BYTES_MAX = HEADER_BYTES + 5 * TEXT_BYTES_MAX + EPOCHS_MAX * _ENTRY.size
 
 
 class Kind(enum.IntEnum):

@@ -26,7 +26,7 @@ from duolog import _frames as wire
 from duolog._busypoll import SMALL_BYTES, BusyPoll, busy_poll
 from duolog._frames import Frame, FrameError, FrameReader, Kind
 
-from duolog_server.ha.frames import BODY_BYTES_MAX, HEADER_BYTES
+from duolog_server.ha.frames import BODY_BYTES_MAX, HEADER_BYTES, HELLO_BYTES_MAX
 from duolog_server.node.net.connections import host_of
 from duolog_server.node.net.handshakes import Handshakes
 from duolog_server.node.net.port_server import PortServer
@@ -46,13 +46,13 @@ UNWRITTEN_BYTES = 256 << 10  # in the transport, then the next frame waits
 
 
 class Line(Protocol):
-    """What carries frames, by either end: a call over gRPC, or a connection of their own."""
+    """A call over gRPC, or a connection, that carries the frames of a stream; by either end."""
 
     async def write(self, request: bytes, /) -> None:
         """Send a frame."""
 
     async def read(self) -> object:
-        """The next frame; no bytes at the end."""
+        """The next frame; at the end, something that is not bytes."""
 
 
 class FramesConnection(asyncio.BufferedProtocol):
@@ -63,13 +63,17 @@ class FramesConnection(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, greeted: Callable[["FramesConnection", Frame], None], poll: BusyPoll
+        self,
+        greeted: Callable[["FramesConnection", Frame], object],
+        frame_bytes_max: int,
+        poll: BusyPoll,
     ) -> None:
-        """greeted: handles the other end's greeting. Raises FrameError. poll: for what follows a
-        short frame.
+        """greeted: handles the other end's greeting. Raises FrameError. frame_bytes_max: of a frame
+        from there. poll: for what follows a short frame.
         """
         self.take: Callable[[bytes], bool] = lambda _: False
-        self._greeted: Callable[[FramesConnection, Frame], None] | None = greeted
+        self._greeting: Callable[[FramesConnection, Frame], object] | None = greeted
+        self._frame_bytes_max = frame_bytes_max
         self._poll = poll
         self._reader = FrameReader(wire.GREETING_BYTES)
         self._transport: asyncio.Transport | None = None
@@ -121,11 +125,12 @@ class FramesConnection(asyncio.BufferedProtocol):
             self.abort()
 
     def _arrived(self, found: Frame) -> None:
-        if self._greeted is not None:
-            self._greeted(self, found)
-            self._greeted = None
-            self._reader.frame_bytes_max = HEADER_BYTES + BODY_BYTES_MAX
+        if self._greeting is not None:
+            self._greeting(self, found)
+            self._greeting = None
+            self._reader.frame_bytes_max = self._frame_bytes_max
             self._reader.widen()
+            self._wake()
             return
         if found.kind != Kind.MESSAGE:
             raise FrameError(f"a frame of kind {found.kind} in a replication stream")
@@ -142,11 +147,21 @@ class FramesConnection(asyncio.BufferedProtocol):
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
+    async def greeted(self) -> None:
+        """Wait for the other end's greeting. Raises ConnectionError."""
+        if self._greeting is not None and not self._lost:
+            await self._wait()
+        if self._greeting is not None:
+            raise ConnectionError("the other end closed the connection for frames")
+
+    async def _wait(self) -> None:
+        self._waiting = asyncio.get_running_loop().create_future()
+        await self._waiting
+
     async def read(self) -> bytes | None:
         """The next frame that `take` left; None at the end. Raises what `take` raised."""
         if not (self._inbox or self._lost or self._error):
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+            await self._wait()
         self._waiting = None
         if self._error is not None:
             raise self._error
@@ -191,27 +206,27 @@ async def connect(
 ) -> FramesConnection:
     """The slave's end of a connection that a master offers. tls: None for plain text.
 
-    Raises OSError, TimeoutError; FrameError where the offer cannot be read.
+    Raises OSError (TimeoutError too); FrameError where the offer cannot be read.
     """
-    loop = asyncio.get_running_loop()
-    welcomed: asyncio.Future[None] = loop.create_future()
 
-    def greeted(_: FramesConnection, found: Frame) -> None:
-        wire.read_welcome(found)
-        welcomed.set_result(None)
+    def made() -> FramesConnection:
+        return FramesConnection(
+            lambda _, found: wire.read_welcome(found), HEADER_BYTES + BODY_BYTES_MAX, poll
+        )
 
     port, _, key = offer.partition(" ")
     try:
         hello, address = wire.hello(bytes.fromhex(key)), (host.strip("[]"), int(port))
+        if not 0 < address[1] < 1 << 16:
+            raise ValueError(port)
     except ValueError:
         raise FrameError(f"the master offers {offer!r}") from None
     async with asyncio.timeout(CONNECT_SECONDS):
-        _, connection = await loop.create_connection(
-            lambda: FramesConnection(greeted, poll), *address, ssl=tls
-        )
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(made, *address, ssl=tls)
         try:
             connection.greet(hello)
-            await welcomed
+            await connection.greeted()
         except BaseException:
             connection.abort()
             raise
@@ -237,7 +252,7 @@ class _Served(FramesConnection):
     """The master's end."""
 
     def __init__(self, port: "FramesPort", joined: Callable[["_Served", bool], bool]) -> None:
-        super().__init__(port.greeted, port.poll)
+        super().__init__(port.greeted, HELLO_BYTES_MAX, port.poll)
         self._joined = joined
         self._age = 0  # ticks
 
@@ -263,7 +278,7 @@ class _Served(FramesConnection):
         self._age += 1
         assert self._transport is not None, "connected"
         takes_nothing = self._transport.is_closing()  # though its end was written
-        if takes_nothing or (self._greeted is not None and self._age > GREETING_TICKS):
+        if takes_nothing or (self._greeting is not None and self._age > GREETING_TICKS):
             self.abort()
 
     # Its call ends it.
@@ -327,4 +342,4 @@ class FramesPort(PortServer[_Served]):
         if offer is None or offer.connection is not None:
             raise FrameError("the greeting has a key that is not offered, or no more")
         offer.connection = connection
-        connection.greet(wire.welcome(BODY_BYTES_MAX, 0))
+        connection.greet(wire.welcome(HELLO_BYTES_MAX, 0))

@@ -248,7 +248,7 @@ class ReplicationClient:
         try:
             tls = self._upstream.context() if self._upstream.context is not None else None
             connection = await connect(host, offer, tls, self._poll)
-        except (OSError, TimeoutError, FrameError) as problem:
+        except (OSError, FrameError) as problem:
             if self._reaches_frames:
                 log.warning(
                     "replicating over gRPC: the master's port for frames is not reached",
