@@ -103,7 +103,6 @@ class ReplicationClient:
         self.proof: KeyProof | None = None  # of a node with a key file
         self._call: Call | None = None
         self._connection: FramesConnection | None = None  # that carries the call's frames
-        self._method = FRAMES_METHOD  # until the master turns out to be older
         self._poll = busy_poll(upstream.busy_poll_us)
         self._reaches_frames = True  # the master's port for them, as far as known
         self._outgoing: Outgoing | None = None
@@ -193,37 +192,36 @@ class ReplicationClient:
     async def _begin_as_master_can(self, channel: grpc.aio.Channel) -> Line:
         """See `_begin`; a master of an older release knows no frames."""
         try:
-            return await self._begin(channel)
+            return await self._begin(channel, FRAMES_METHOD)
         except grpc.RpcError as failure:
-            if self._method == HA_METHOD or failure.code() is not grpc.StatusCode.UNIMPLEMENTED:
+            if failure.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise
-        self._method = HA_METHOD
-        return await self._begin(channel)
+        return await self._begin(channel, HA_METHOD)
 
-    async def _begin(self, channel: grpc.aio.Channel) -> Line:
+    async def _begin(self, channel: grpc.aio.Channel, method: str) -> Line:
         """Call the master: what carries the frames.
 
         Raises Unproven; RpcError, TimeoutError where it does not answer.
         """
         opening = self.proof.opening() if self.proof is not None else None
         stream: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
-        stream = channel.stream_stream(self._method)
+        stream = channel.stream_stream(method)
         call = self._call = stream(metadata=opening.headers if opening else None)
         headers: Headers = {}
-        if opening is not None or self._method == FRAMES_METHOD:
-            headers = await uncancelled(self._headers(call))
+        if opening is not None or method == FRAMES_METHOD:
+            headers = await uncancelled(self._headers(call, method))
         first = self._proof(opening, headers) if opening is not None else None
         if first is not None:
             await uncancelled(call.write(first))
         return await self._line(call, str(headers.get(OFFER, NONE)))
 
-    async def _headers(self, call: Call) -> Headers:
+    async def _headers(self, call: Call, method: str) -> Headers:
         """Headers of the master's answer. Raises RpcError, TimeoutError."""
         headers: Headers = {}
         with contextlib.suppress(TimeoutError):  # a master that says nothing proves nothing
             async with asyncio.timeout(PROOF_SECONDS):
                 headers = dict(await call.initial_metadata())
-        if not headers and (call.done() or self._method == FRAMES_METHOD):
+        if not headers and (call.done() or method == FRAMES_METHOD):
             async with asyncio.timeout(PROOF_SECONDS):
                 await call.read()  # raises why
         return headers
@@ -249,6 +247,8 @@ class ReplicationClient:
             tls = self._upstream.context() if self._upstream.context is not None else None
             connection = await connect(host, offer, tls, self._poll)
         except (OSError, FrameError) as problem:
+            if call.done():
+                return call  # it says why
             if self._reaches_frames:
                 log.warning(
                     "replicating over gRPC: the master's port for frames is not reached",
@@ -259,7 +259,8 @@ class ReplicationClient:
             return call
         self._connection, self._reaches_frames = connection, True
         connection.take = self._take_now
-        await uncancelled(call.write(SWITCH))
+        with contextlib.suppress(asyncio.InvalidStateError):  # the call is over: it says why
+            await uncancelled(call.write(SWITCH))
         return connection
 
     async def _last_word(self) -> str:

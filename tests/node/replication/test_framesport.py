@@ -136,6 +136,51 @@ async def test_replication_stays_on_grpc_where_frames_are_not_reached(
     assert told == (0 if why in ("off", "older") else 1)
 
 
+async def test_a_master_is_asked_for_frames_again_after_its_upgrade(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(slavestream, "FRAMES_METHOD", "/duolog.ha.v1.Replication/Later")
+        _, slave = await group.start_pair()
+        assert connection_of(slave) is None
+    follower = broker_of(slave).replication.follower
+    assert follower is not None
+    assert follower._call is not None
+    follower._call.cancel()
+    await until(lambda: connection_of(slave) is not None)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_slave_knows_why_a_call_ended_while_it_connected(
+    group: Group,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    refused: bool,
+) -> None:
+    calls: list[slavestream.Call] = []
+    line = slavestream.ReplicationClient._line
+
+    async def noted(self: Any, call: slavestream.Call, offer: str) -> framesport.Line:
+        calls.append(call)
+        return await line(self, call, offer)
+
+    async def slowly(*given: Any) -> FramesConnection:
+        await until(calls[-1].done)
+        if refused:
+            return await connect(*given)
+        made, _, _ = connected()
+        made.connection_lost(None)
+        return made
+
+    monkeypatch.setattr(slavestream.ReplicationClient, "_line", noted)
+    monkeypatch.setattr(slavestream, "connect", slowly)
+    master = await group.start_master()
+    monkeypatch.setattr(broker_of(master).replication, "master", None)
+    slave = await group.start_slave()
+    await until(lambda: "this node is not the master" in slave_of(slave).reason)
+    assert "replicating over gRPC" not in capsys.readouterr().out
+
+
 async def test_the_end_of_either_is_the_end_of_both_and_nothing_is_left(group: Group) -> None:
     master, slave = await group.start_pair()
     replication, port = broker_of(master).replication, port_of(master)
