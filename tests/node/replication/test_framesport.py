@@ -217,6 +217,16 @@ async def test_the_end_of_either_is_the_end_of_both_and_nothing_is_left(group: G
     await copied(master, slave)
 
 
+async def test_a_slave_takes_at_once_only_what_waits_for_no_flush(group: Group) -> None:
+    _, slave = await group.start_pair()
+    await following(slave)
+    follower, epoch = broker_of(slave).replication.follower, slave_of(slave).epoch
+    assert follower is not None
+    assert not follower._take_now(frames.encode(frames.Truncate(epoch, 0)))
+    follower._closing = "it ends"
+    assert not follower._take_now(frames.encode(frames.Heartbeat(epoch, 0, 0, 0)))
+
+
 # -- strangers -------------------------------------------------------------------------------------
 
 
@@ -274,8 +284,9 @@ async def test_a_slave_that_says_it_connected_and_did_not_is_told_so(group: Grou
     assert not broker_of(master).failed.is_set()
 
 
+@pytest.mark.parametrize("later", [False, True])
 async def test_over_the_connection_too_a_slave_has_the_name_that_it_proved(
-    start_node: StartNode, tmp_path: Path
+    start_node: StartNode, tmp_path: Path, later: bool
 ) -> None:
     from duolog_server.node.identity.access.secrets import read_key
 
@@ -288,10 +299,14 @@ async def test_over_the_connection_too_a_slave_has_the_name_that_it_proved(
         connection = await connect("127.0.0.1", headers[OFFER], None, POLL)
         await call.write(first)
         await call.write(SWITCH)
+        if later:
+            await connection.write(frames.encode(hello(node="peer")))
+            assert await connection.read()
         await connection.write(frames.encode(hello(node="another")))
         with pytest.raises(grpc.aio.AioRpcError, match="only 'peer' was proved as its name"):
             await call.read()
-        assert await connection.read() is None
+        while await connection.read() is not None:
+            pass
     assert not master_of(master).sessions
 
 
