@@ -87,6 +87,13 @@ async def test_a_slave_gets_the_log_and_what_is_stored_later(node: Node, slave: 
     assert slave.copy.end > 2 * SEGMENT
 
 
+async def test_the_log_knows_how_many_follow_it(node: Node) -> None:
+    log = broker_of(node).log
+    async with connected(port_of(node).port, Copy(SEGMENT)):
+        await until(lambda: log.followers == 1)
+    await until(lambda: log.followers == 0)
+
+
 async def test_its_reports_may_come_in_parts(node: Node, slave: Slave) -> None:
     for byte in REPORT.pack(0):
         assert slave.frames == []
