@@ -541,12 +541,7 @@ class Node:
         if (frames := self._ports.get("slaves' frames")) is not None:
             service.frames = FramesPort(self.config.limits, broker.give_up)
             with _listening(frames):
-                await service.frames.start(
-                    frames.host,
-                    frames.port,
-                    service.frames_context(),
-                    self.config.node.busy_poll_us,
-                )
+                await service.frames.start(frames.host, frames.port, service.frames_context())
         await service.start()
         self._replication = service
         log.info("serving slaves", listen=reserved.address)

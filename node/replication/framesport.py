@@ -23,7 +23,6 @@ from typing import Protocol, cast
 
 import structlog
 from duolog import _frames as wire
-from duolog._busypoll import SMALL_BYTES, BusyPoll, busy_poll
 from duolog._frames import Frame, FrameError, FrameReader, Kind
 
 from duolog_server.ha.frames import BODY_BYTES_MAX, HEADER_BYTES, HELLO_BYTES_MAX
@@ -66,15 +65,13 @@ class FramesConnection(asyncio.BufferedProtocol):
         self,
         greeted: Callable[["FramesConnection", Frame], object],
         frame_bytes_max: int,
-        poll: BusyPoll,
     ) -> None:
         """greeted: handles the other end's greeting. Raises FrameError. frame_bytes_max: of a frame
-        from there. poll: for what follows a short frame.
+        from there.
         """
         self.take: Callable[[bytes], bool] = lambda _: False
         self._greeting: Callable[[FramesConnection, Frame], object] | None = greeted
         self._frame_bytes_max = frame_bytes_max
-        self._poll = poll
         self._reader = FrameReader(wire.GREETING_BYTES)
         self._transport: asyncio.Transport | None = None
         self._inbox: deque[bytes] = deque()
@@ -135,7 +132,6 @@ class FramesConnection(asyncio.BufferedProtocol):
         if found.kind != Kind.MESSAGE:
             raise FrameError(f"a frame of kind {found.kind} in a replication stream")
         frame = bytes(found.payload)
-        self._poll.came()
         if self._waiting is not None and not self._waiting.done() and self.take(frame):
             return
         self._inbox.append(frame)
@@ -190,8 +186,6 @@ class FramesConnection(asyncio.BufferedProtocol):
             raise ConnectionError("the connection for frames is closed")
         for part in wire.message_parts(Kind.MESSAGE, 0, b"", frame):
             self._transport.write(part)
-        if len(frame) <= SMALL_BYTES:
-            self._poll.expect()
         if self._writing is not None:
             await self._writing
 
@@ -201,9 +195,7 @@ class FramesConnection(asyncio.BufferedProtocol):
         self._transport.write(data)
 
 
-async def connect(
-    host: str, offer: str, tls: ssl.SSLContext | None, poll: BusyPoll
-) -> FramesConnection:
+async def connect(host: str, offer: str, tls: ssl.SSLContext | None) -> FramesConnection:
     """The slave's end of a connection that a master offers. tls: None for plain text.
 
     Raises OSError (TimeoutError too); FrameError where the offer cannot be read.
@@ -211,7 +203,7 @@ async def connect(
 
     def made() -> FramesConnection:
         return FramesConnection(
-            lambda _, found: wire.read_welcome(found), HEADER_BYTES + BODY_BYTES_MAX, poll
+            lambda _, found: wire.read_welcome(found), HEADER_BYTES + BODY_BYTES_MAX
         )
 
     port, _, key = offer.partition(" ")
@@ -252,7 +244,7 @@ class _Served(FramesConnection):
     """The master's end."""
 
     def __init__(self, port: "FramesPort", joined: Callable[["_Served", bool], bool]) -> None:
-        super().__init__(port.greeted, HELLO_BYTES_MAX, port.poll)
+        super().__init__(port.greeted, HELLO_BYTES_MAX)
         self._joined = joined
         self._age = 0  # ticks
 
@@ -303,17 +295,10 @@ class FramesPort(PortServer[_Served]):
                 "replication: too many connections", address=address, reason=reason
             ),
         )
-        self.poll = busy_poll(0)
         self._offers: dict[bytes, Offer] = {}
 
-    async def start(
-        self, host: str, port: int, tls: ssl.SSLContext | None, busy_poll_us: int
-    ) -> None:
-        """Listen; with port 0 on a free one. tls: None for plain text. Raises OSError.
-
-        busy_poll_us: see NodeSection.
-        """
-        self.poll = busy_poll(busy_poll_us)
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        """Listen; with port 0 on a free one. tls: None for plain text. Raises OSError."""
         made: Callable[[], asyncio.BaseProtocol] = self._connection
         if tls is not None:
             self._handshakes = Handshakes(tls, SHUTDOWN_SECONDS)

@@ -314,8 +314,8 @@ class Replication:
         """
         assert self.slave is not None, "only a slave follows"
         self._log.freeze.end()  # its log is no longer the one that the old broker was to copy
-        pause, poll_us = self.options.reconnect_interval / 1000, self._config.node.busy_poll_us
-        upstream = Upstream(address, self._credentials, self._context, pause, poll_us)
+        pause_seconds = self.options.reconnect_interval / 1000
+        upstream = Upstream(address, self._credentials, self._context, pause_seconds)
         adopt = self._tables.adopt_snapshot
         self.follower = ReplicationClient(self._log, self.slave, upstream, adopt, listener)
         self.follower.proof = self.proof

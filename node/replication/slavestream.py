@@ -11,7 +11,6 @@ from typing import Protocol
 import grpc
 import grpc.aio
 import structlog
-from duolog._busypoll import busy_poll
 from duolog._errors import Unavailable
 from duolog._frames import FrameError
 from duolog._nodechannel import uncancelled
@@ -59,15 +58,13 @@ _BROKEN = (grpc.RpcError, asyncio.InvalidStateError, ConnectionError, Unavailabl
 class Upstream:
     """A master's replication port.
 
-    credentials, context: asked for each connection; None for plain text. busy_poll_us: see
-    NodeSection.
+    credentials, context: asked for each connection; None for plain text.
     """
 
     address: str
     credentials: Callable[[], grpc.ChannelCredentials] | None
     context: Callable[[], ssl.SSLContext] | None  # of the one for frames
     pause_seconds_max: float  # longest pause between two attempts
-    busy_poll_us: int = 0
 
 
 class Listener(Protocol):
@@ -103,7 +100,6 @@ class ReplicationClient:
         self.proof: KeyProof | None = None  # of a node with a key file
         self._call: Call | None = None
         self._connection: FramesConnection | None = None  # that carries the call's frames
-        self._poll = busy_poll(upstream.busy_poll_us)
         self._reaches_frames = True  # the master's port for them, as far as known
         self._outgoing: Outgoing | None = None
         self._unsent = Unsent()
@@ -245,7 +241,7 @@ class ReplicationClient:
         host = self._upstream.address.rpartition(":")[0]
         try:
             tls = self._upstream.context() if self._upstream.context is not None else None
-            connection = await connect(host, offer, tls, self._poll)
+            connection = await connect(host, offer, tls)
         except (OSError, FrameError) as problem:
             if call.done():
                 return call  # it says why

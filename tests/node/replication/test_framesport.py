@@ -12,7 +12,6 @@ import grpc
 import grpc.aio
 import pytest
 from duolog import _frames as wire
-from duolog._busypoll import busy_poll
 from duolog._frames import FrameError, FrameReader, Kind
 
 from duolog_server.ha import frames
@@ -47,7 +46,6 @@ from tests.nodefixtures import StartNode
 from tests.until import until
 
 PASSWORD = "a password of the test"
-POLL = busy_poll(0)
 
 
 @pytest.fixture
@@ -247,14 +245,14 @@ async def test_only_who_was_offered_a_connection_gets_one_and_no_second(group: G
     port = port_of(master)
     async with offered(master) as (call, headers):
         offer = headers[OFFER]
-        connection = await connect("127.0.0.1", offer, None, POLL)
+        connection = await connect("127.0.0.1", offer, None)
         number, _, key = offer.partition(" ")
         for other in (offer, f"{number} {'0' * len(key)}", number):
             with pytest.raises(ConnectionError):
-                await connect("127.0.0.1", other, None, POLL)
+                await connect("127.0.0.1", other, None)
         for unreadable in ("", f"x {key}", f"0 {key}", f"65536 {key}", f"{number} xy"):
             with pytest.raises(FrameError):
-                await connect("127.0.0.1", unreadable, None, POLL)
+                await connect("127.0.0.1", unreadable, None)
         await call.write(SWITCH)
         await connection.write(frames.encode(hello()))
         answer = await connection.read()
@@ -270,7 +268,7 @@ async def test_only_who_was_offered_a_connection_gets_one_and_no_second(group: G
 async def test_a_slave_sends_no_frame_that_is_longer_than_any_hello(group: Group) -> None:
     master = await group.start_master()
     async with offered(master) as (_, headers):
-        connection = await connect("127.0.0.1", headers[OFFER], None, POLL)
+        connection = await connect("127.0.0.1", headers[OFFER], None)
         await connection.write(bytes(frames.HELLO_BYTES_MAX + 1))
         assert await connection.read() is None
 
@@ -296,7 +294,7 @@ async def test_over_the_connection_too_a_slave_has_the_name_that_it_proved(
     async with offered(master, opening.headers) as (call, headers):
         first = opening.first_message(headers)
         assert first is not None
-        connection = await connect("127.0.0.1", headers[OFFER], None, POLL)
+        connection = await connect("127.0.0.1", headers[OFFER], None)
         await call.write(first)
         await call.write(SWITCH)
         if later:
@@ -362,7 +360,7 @@ class Socket(asyncio.Transport):
 
 def connected() -> tuple[FramesConnection, Socket, Callable[[bytes], None]]:
     """A connection that has greeted, its socket, and what gives it bytes."""
-    connection, socket = FramesConnection(lambda *_: None, 1 << 20, POLL), Socket()
+    connection, socket = FramesConnection(lambda *_: None, 1 << 20), Socket()
     connection.connection_made(socket)
 
     def arrives(data: bytes) -> None:
