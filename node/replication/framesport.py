@@ -31,6 +31,7 @@ from duolog_server.node.net.handshakes import Handshakes
 from duolog_server.node.net.port_server import PortServer
 from duolog_server.node.replication.keyproof import Header
 from duolog_server.node.runtime.config import LimitsSection
+from duolog_server.node.runtime.openfiles import slaves_that_fit
 
 log = structlog.get_logger("duolog.ha")
 
@@ -41,6 +42,7 @@ SWITCH = b"DLSW"
 CONNECT_SECONDS = 0.5  # networks that drop what they do not let through must not delay an election
 GREETING_TICKS = 5
 SHUTDOWN_SECONDS = 2.0  # of TLS
+CONNECTIONS_MAX = 256  # of a replication port; frames have as many beside
 UNWRITTEN_BYTES = 256 << 10  # in the transport, then the next frame waits
 
 
@@ -76,6 +78,7 @@ class FramesConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._inbox: deque[bytes] = deque()
         self._waiting: asyncio.Future[None] | None = None  # `read`
+        self._held = False  # nothing is read
         self._writing: asyncio.Future[None] | None = None  # while the other end takes nothing
         self._error: Exception | None = None  # met by `take`
         self._lost = False
@@ -114,12 +117,15 @@ class FramesConnection(asyncio.BufferedProtocol):
             while (found := self._reader.next()) is not None:
                 self._arrived(found)
         except FrameError as problem:
-            log.warning("a connection for replication was refused", reason=str(problem))
-            self.abort()
+            self._fail(ConnectionError(f"on the connection for frames: {problem}"))
         except Exception as error:
-            self._error = error
-            self._wake()
-            self.abort()
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """End it: `read` says why."""
+        self._error = error
+        self._wake()
+        self.abort()
 
     def _arrived(self, found: Frame) -> None:
         if self._greeting is not None:
@@ -139,6 +145,18 @@ class FramesConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()  # so that few gather
         self._wake()
 
+    def hold(self, held: bool) -> None:
+        """Read nothing more for now, or go on."""
+        self._held = held
+        if held and self._transport is not None:
+            self._transport.pause_reading()
+        elif not held:
+            self._resume()
+
+    def _resume(self) -> None:
+        if not (self._inbox or self._held or self._lost) and self._transport is not None:
+            self._transport.resume_reading()
+
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
@@ -148,7 +166,7 @@ class FramesConnection(asyncio.BufferedProtocol):
         if self._greeting is not None and not self._lost:
             await self._wait()
         if self._greeting is not None:
-            raise ConnectionError("the other end closed the connection for frames")
+            raise self._error or ConnectionError("the other end closed the connection for frames")
 
     async def _wait(self) -> None:
         self._waiting = asyncio.get_running_loop().create_future()
@@ -164,8 +182,7 @@ class FramesConnection(asyncio.BufferedProtocol):
         if not self._inbox:
             return None
         frame = self._inbox.popleft()
-        if not (self._inbox or self._lost) and self._transport is not None:
-            self._transport.resume_reading()
+        self._resume()
         return frame
 
     # -- writing -------------------------------------------------------------------------------
@@ -234,9 +251,13 @@ class Offer:
         self.connection: FramesConnection | None = None
 
     def taken(self) -> FramesConnection:
-        """The connection that the slave says it has made. Raises ConnectionError."""
+        """The connection that the slave, which has proved its key, says it has made.
+
+        Raises ConnectionError.
+        """
         if self.connection is None:
             raise ConnectionError("the slave made no connection for its frames")
+        self.connection.hold(False)
         return self.connection
 
 
@@ -247,18 +268,19 @@ class _Served(FramesConnection):
         super().__init__(port.greeted, HELLO_BYTES_MAX)
         self._joined = joined
         self._age = 0  # ticks
-
-    @property
-    def address(self) -> str:
-        """The slave's, without its port."""
-        assert self._transport is not None, "connected"
-        return host_of(self._transport).address
+        self.address = ""  # of the slave, without its port; TLS knows it no more at the end
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio."""
         super().connection_made(transport)
+        self.address = host_of(transport).address
         if not self._joined(self, True):
             self.abort()
+
+    def _fail(self, error: Exception) -> None:
+        if self._greeting is not None:
+            log.warning("a connection for replication was refused", reason=str(error))
+        super()._fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""
@@ -287,15 +309,21 @@ class FramesPort(PortServer[_Served]):
     """Where a master takes connections for the frames of its slaves' calls."""
 
     def __init__(self, limits: LimitsSection, failed: Callable[[Exception], None]) -> None:
-        """failed: called with a fault of this node."""
+        """limits: for connections of one address. failed: called with a fault of this node."""
+        most = slaves_that_fit(CONNECTIONS_MAX)
+        limits = limits.model_copy(update={"connections_max": most})
         super().__init__(
             limits,
             failed,
             lambda address, reason: log.warning(
-                "replication: too many connections", address=address, reason=reason
+                "replication: too many connections",
+                address=address,
+                reason=reason if "address" in reason else f"{most} connections",
             ),
         )
         self._offers: dict[bytes, Offer] = {}
+        self._strangers: dict[_Served, None] = {}  # have not greeted; the oldest first
+        self._strangers_max = limits.connections_max // 2
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Listen; with port 0 on a free one. tls: None for plain text. Raises OSError."""
@@ -306,7 +334,21 @@ class FramesPort(PortServer[_Served]):
         await self._serve(made, host, port)
 
     def _connection(self) -> _Served:
-        return _Served(self, self._connections.joined)
+        return _Served(self, self._joined)
+
+    def _joined(self, connection: _Served, begins: bool) -> bool:
+        """See PortConnections. Who only connects does not keep slaves out: the oldest one goes."""
+        if not begins:
+            self._strangers.pop(connection, None)
+        elif len(self._strangers) >= self._strangers_max:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.abort()
+        if not self._connections.joined(connection, begins):
+            return False
+        if begins:
+            self._strangers[connection] = None
+        return True
 
     @contextlib.contextmanager
     def offer(self) -> Iterator[Offer]:
@@ -327,4 +369,6 @@ class FramesPort(PortServer[_Served]):
         if offer is None or offer.connection is not None:
             raise FrameError("the greeting has a key that is not offered, or no more")
         offer.connection = connection
+        self._strangers.pop(cast(_Served, connection), None)
+        connection.hold(True)  # nothing is heard of a slave before it has proved its key
         connection.greet(wire.welcome(HELLO_BYTES_MAX, 0))

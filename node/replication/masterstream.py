@@ -19,6 +19,7 @@ from duolog_server.node.net.grpc.options import replication_port
 from duolog_server.node.net.grpc.receive_limit.ledger import Ledger
 from duolog_server.node.net.grpc.server import serve
 from duolog_server.node.replication.framesport import (
+    CONNECTIONS_MAX,
     FRAMES_METHOD,
     NONE,
     OFFER,
@@ -46,7 +47,6 @@ Served = Callable[[Frames, Context], Coroutine[object, None, None]]
 
 log = structlog.get_logger("duolog.ha")
 
-CONNECTIONS_MAX = 256
 ARRIVING_BYTES_MAX = 8 << 20  # of what slaves say, which is short
 HELLO_SECONDS = 10.0  # from the beginning of a stream
 LAST_WRITE_SECONDS = 1.0

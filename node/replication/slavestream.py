@@ -101,6 +101,7 @@ class ReplicationClient:
         self._call: Call | None = None
         self._connection: FramesConnection | None = None  # that carries the call's frames
         self._reaches_frames = True  # the master's port for them, as far as known
+        self._in_vain = False  # nothing came on a welcomed connection
         self._outgoing: Outgoing | None = None
         self._unsent = Unsent()
         self._closing = ""
@@ -168,12 +169,17 @@ class ReplicationClient:
             self._outgoing = Outgoing(line.write, self._unsent.take, self._cannot_send)
             self._perform(self._slave.step(Connected(), self._log.times.mono_ms()))
             # While the stream is made, a cancellation may get lost: the first read looks for it.
-            await uncancelled(self._take_all(await uncancelled(line.read()), line))
+            first = await uncancelled(line.read())
+            self._in_vain = self._in_vain and first is None
+            await uncancelled(self._take_all(first, line))
             details = "" if self._closing else await self._last_word()
             reason = f"the master ended the stream {details or ''}"
         except Unproven as failure:
             reason = self._unauthorized(str(failure))
         except grpc.RpcError as failure:
+            # A deadline: the master heard nothing. With all other codes it says what is wrong.
+            silent = failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            self._in_vain = self._in_vain and silent
             reason = str(failure.details() or failure.code())
             if failure.code() is grpc.StatusCode.UNAUTHENTICATED:
                 reason = self._unauthorized(reason)
@@ -236,10 +242,13 @@ class ReplicationClient:
 
     async def _line(self, call: Call, offer: str) -> Line:
         """What carries the frames: the connection that the master offers, or else the call."""
+        in_vain, self._in_vain = self._in_vain, False
         if offer == NONE:
             return call
         host = self._upstream.address.rpartition(":")[0]
         try:
+            if in_vain:  # so once over gRPC: networks may let a greeting through, and nothing else
+                raise ConnectionError("it welcomed the last connection, and nothing came over it")
             tls = self._upstream.context() if self._upstream.context is not None else None
             connection = await connect(host, offer, tls)
         except (OSError, FrameError) as problem:
@@ -253,7 +262,7 @@ class ReplicationClient:
                 )
             self._reaches_frames = False
             return call
-        self._connection, self._reaches_frames = connection, True
+        self._connection, self._reaches_frames, self._in_vain = connection, True, True
         connection.take = self._take_now
         with contextlib.suppress(asyncio.InvalidStateError):  # the call is over: it says why
             await uncancelled(call.write(SWITCH))

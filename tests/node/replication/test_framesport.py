@@ -12,13 +12,16 @@ import grpc
 import grpc.aio
 import pytest
 from duolog import _frames as wire
+from duolog._background import report
 from duolog._frames import FrameError, FrameReader, Kind
 
 from duolog_server.ha import frames
+from duolog_server.ha.epochs import EPOCHS_MAX, Epoch, EpochEntry
 from duolog_server.ha.frames import Welcome
 from duolog_server.ha.master import Master
+from duolog_server.ha.slave import Slave
 from duolog_server.node.net import connections
-from duolog_server.node.replication import framesport, slavestream
+from duolog_server.node.replication import framesport, masterstream, slavestream
 from duolog_server.node.replication.framesport import (
     FRAMES_METHOD,
     OFFER,
@@ -27,6 +30,7 @@ from duolog_server.node.replication.framesport import (
     FramesPort,
     connect,
 )
+from duolog_server.node.runtime.config import LimitsSection
 from duolog_server.serve.server import Node
 from tests.certificates import certificates
 from tests.keyfiles import access_files
@@ -265,14 +269,6 @@ async def test_only_who_was_offered_a_connection_gets_one_and_no_second(group: G
     await until(lambda: not (port.connections or port._offers or master_of(master).sessions))
 
 
-async def test_a_slave_sends_no_frame_that_is_longer_than_any_hello(group: Group) -> None:
-    master = await group.start_master()
-    async with offered(master) as (_, headers):
-        connection = await connect("127.0.0.1", headers[OFFER], None)
-        await connection.write(bytes(frames.HELLO_BYTES_MAX + 1))
-        assert await connection.read() is None
-
-
 async def test_a_slave_that_says_it_connected_and_did_not_is_told_so(group: Group) -> None:
     master = await group.start_master()
     async with offered(master) as (call, _):
@@ -306,6 +302,135 @@ async def test_over_the_connection_too_a_slave_has_the_name_that_it_proved(
         while await connection.read() is not None:
             pass
     assert not master_of(master).sessions
+
+
+async def test_a_slave_of_a_master_that_was_upgraded_has_its_connection(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = await group.start_master()
+    with monkeypatch.context() as older:
+        older.setattr(slavestream, "FRAMES_METHOD", "/duolog.ha.v1.Replication/Later")
+        slave = await group.start_slave()
+        await in_sync(master)
+    assert connection_of(slave) is None
+    (call,) = broker_of(master).replication._calls.values()
+    call.cancel()
+    await until(lambda: connection_of(slave) is not None)
+    await in_sync(master)
+
+
+@pytest.mark.parametrize("heard", ["nothing", "the slave"])
+async def test_where_nothing_follows_a_welcome_the_next_call_carries_the_frames(
+    group: Group,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    heard: str,
+) -> None:
+    async def vanishes(self: FramesConnection, frame: bytes) -> None:
+        pass
+
+    lossy = framesport._Served if heard == "the slave" else FramesConnection
+    monkeypatch.setattr(lossy, "write", vanishes)
+    monkeypatch.setattr(masterstream, "HELLO_SECONDS", 0.2)
+    monkeypatch.setattr(slavestream, "TICK_SECONDS", 0.02)
+    master = await group.start_master()
+    with monkeypatch.context() as short:
+        if heard == "the slave":  # the master's own deadline is one of silent slaves
+            made = Slave.__init__
+
+            def impatient(self: Slave, *given: Any) -> None:
+                made(self, *given)
+                self._housekeeping_ms = 200
+
+            short.setattr(Slave, "__init__", impatient)
+        slave = await group.start_slave()
+    await in_sync(master)
+    assert connection_of(slave) is None
+    await copied(master, slave)
+    assert capsys.readouterr().out.count("nothing came over it") == 1
+
+
+async def test_a_master_that_does_not_lead_yet_costs_a_slave_no_connection(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = await group.start_master()
+    replication = broker_of(master).replication
+    leading, replication.master = replication.master, None
+    slave = await group.start_slave()
+    machine = slave_of(slave)
+    await until(lambda: "this node is not the master" in machine.reason)
+    replication.master = leading
+    await in_sync(master)
+    assert connection_of(slave) is not None
+
+
+async def test_over_tls_connections_that_ended_are_no_longer_counted(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    made = certificates(tmp_path)
+    ha: dict[str, Any] = {"tls_ca": made.ca, "tls_cert": made.cert, "tls_key": made.key}
+    master = await Group(start_node, tmp_path, **ha).start_master()
+    port, context = port_of(master), made.context_of_channel().now()
+    for _ in range(3):
+        _, writer = await asyncio.open_connection("127.0.0.1", port.port, ssl=context)
+        await until(lambda: port.connections == 1)
+        writer.transport.abort()
+        await until(lambda: port.connections == 0)
+    assert not port._connections._of_address
+    assert not port._strangers
+
+
+async def test_strangers_that_only_connect_keep_no_slave_out(group: Group) -> None:
+    master = await group.start_master()
+    port = port_of(master)
+    port._strangers_max = 4
+    port._connections._limits = port._connections._limits.model_copy(update={"connections_max": 8})
+    strangers = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(20)]
+    slave = await group.start_slave()
+    await in_sync(master)
+    assert connection_of(slave) is not None
+    await until(lambda: port.connections <= 5)
+    assert len(port._strangers) <= 4
+    for _, writer in strangers:
+        writer.transport.abort()
+    await until(lambda: port.connections == 1)
+    assert not port._strangers
+    await copied(master, slave)
+
+
+def test_the_port_leaves_the_store_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = LimitsSection(connections_max=3500)
+    monkeypatch.setattr(framesport, "slaves_that_fit", lambda wanted: min(wanted, 64))
+    port = FramesPort(limits, report)
+    assert port._connections._limits.connections_max == 64
+
+
+async def test_a_slave_that_proved_nothing_is_not_read_and_no_slave_sends_long_frames(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    from duolog_server.node.identity.access.secrets import read_key
+
+    access = access_files(tmp_path, PASSWORD)
+    master = await Group(start_node, tmp_path).start_master(access=access)
+    opening = proof_of(read_key(Path(access["key_file"]))).opening()
+    longest = frames.HELLO_BYTES_MAX
+    async with offered(master, opening.headers) as (call, headers):
+        first = opening.first_message(headers)
+        assert first is not None
+        connection = await connect("127.0.0.1", headers[OFFER], None)
+        (offer,) = port_of(master)._offers.values()
+        served = offer.connection
+        assert served is not None
+        assert served._transport is not None
+        assert not served._transport.is_reading()
+        await call.write(first)
+        await call.write(SWITCH)
+        await connection.write(bytes(longest + 1))
+        with pytest.raises(grpc.aio.AioRpcError, match=f"the limit is {longest}"):
+            await call.read()
+    assert longest > len(
+        frames.encode(hello(epochs=tuple([EpochEntry(Epoch(1), 0, 0)] * EPOCHS_MAX)))
+    )
 
 
 async def test_who_does_not_greet_is_sent_away(
