@@ -548,9 +548,11 @@ async def test_a_fault_of_who_takes_frames_reaches_who_reads() -> None:
 
 @pytest.mark.parametrize("said", [wire.frame(Kind.PING), b"\xff" * 16])
 async def test_what_is_no_frame_of_replication_ends_the_connection(said: bytes) -> None:
-    _, socket, arrives = connected()
+    connection, socket, arrives = connected()
     arrives(said)
     assert socket.said == ["abort"]
+    with pytest.raises(ConnectionError, match="on the connection for frames: "):
+        await connection.read()
 
 
 async def test_a_write_waits_while_the_other_end_takes_nothing_and_fails_at_the_end() -> None:
