@@ -146,7 +146,7 @@ class FramesConnection(asyncio.BufferedProtocol):
         self._wake()
 
     def hold(self, held: bool) -> None:
-        """Read nothing more for now, or go on."""
+        """Pause reading, or resume it."""
         self._held = held
         if held and self._transport is not None:
             self._transport.pause_reading()
