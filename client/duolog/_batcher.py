@@ -35,7 +35,7 @@ from duolog._sending import Batch, Sender
 from duolog._terms import PLAIN, Terms
 from duolog._topics import Slot
 
-BATCH_BYTES = 3 << 19  # larger ones cost a node less a message, up to frames.AT_ONCE_BYTES
+BATCH_BYTES = 1 << 20  # the least that limits.request_bytes_max may be: gRPC tells of no limit
 BATCH_MESSAGES = 16_384
 BUFFER_BYTES = 64 << 20  # some 290,000 messages of 100 bytes
 ROOM_BYTES = 32 << 10  # that a batch takes of the buffer at a time

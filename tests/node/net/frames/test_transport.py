@@ -160,6 +160,20 @@ async def test_a_batch_over_the_limit_goes_in_parts_and_a_message_over_it_is_too
         assert broker_of(node).log.counters.messages_in == 3001
 
 
+async def test_over_grpc_posts_stay_within_the_least_limit_that_a_node_may_have(
+    start_node: StartNode,
+) -> None:
+    """There, what is over it ends the stream, and with it all that is in flight."""
+    node = await start_node(limits={"request_bytes_max": 1 << 20}, frames_listen="")
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            posted = [producer.post("T", b"x" * 1000) for _ in range(3000)]
+            await producer.flush()
+        assert not over_frames(client)
+    assert all(one.error() is None for one in posted)
+
+
 async def test_messages_of_a_key_stay_in_order_while_the_transport_changes(
     node: Node, client: duolog.Client
 ) -> None:
