@@ -31,6 +31,7 @@ BLANK_MIN = 8
 # Records whose magic is stored, and that are sealed, at once: a CRC of what was stored right before
 # waits until all of that has left the processor's store buffer.
 FINISHED_AT_ONCE = 16
+FINISHED_BYTES = 8 << 10  # or fewer records: what is sealed is still in the first cache
 RECORD_CRC_BYTES = 20  # "__CRC32#" 0x01 ten digits 0x02
 UNIQ_KEY_BYTES = 41  # "UNIQ_KEY" 0x01 and 32 hex digits
 UNIQ_KEY_NAME = b"UNIQ_KEY\x01"
@@ -295,7 +296,7 @@ def encode(
             result[1 + k] = base + position
         position = at
         done += 1
-        if done % FINISHED_AT_ONCE == 0:
+        if done % FINISHED_AT_ONCE == 0 or position - unfinished >= FINISHED_BYTES:
             unfinished = _finish(target, unfinished, position, magic, record_crc)
     _finish(target, unfinished, position, magic, record_crc)
     result[0] = done

@@ -14,7 +14,7 @@ from duolog_server.store.kernels.jit import COMPILES, U8, inlined
 SYMBOL = "duolog_memcpy"
 LINE = 64  # bytes of a cache line
 AHEAD = 2048  # bytes from what is used to what is fetched: the processor itself ends at a page
-ROWS_AHEAD = 16  # nearly as much, in records
+ROWS_AHEAD = 16  # records between the row in use and the one fetched
 
 if COMPILES:
     import ctypes
@@ -62,7 +62,12 @@ if COMPILES:
 
     @inlined
     def fetch_ahead(data: U8, at: int, size: int) -> None:
-        """Have the bytes soon that lie AHEAD of data[at:at + size]."""
+        """Fetch the bytes that lie AHEAD of data[at:at + size].
+
+        None for a longer range: a scan reads its ends only, and a copy reads it in order.
+        """
+        if size > AHEAD:
+            return
         first = data.ctypes.data + np.uintp(at + AHEAD)
         for line in range(0, size, LINE):
             _fetch(first + np.uintp(line))
@@ -75,7 +80,7 @@ else:  # kernels as plain Python, as the fuzzers run them
         return at + end - start
 
     def fetch(data: U8, at: int) -> None:
-        """Nothing."""
+        """Do nothing: plain Python cannot prefetch."""
 
     def fetch_ahead(data: U8, at: int, size: int) -> None:
-        """Nothing."""
+        """Do nothing: plain Python cannot prefetch."""
