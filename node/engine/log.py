@@ -45,8 +45,8 @@ from duolog_server.store.status import PutMessageStatus
 log = structlog.get_logger("duolog.node")
 
 PUMP_SECONDS = 0.005  # longest time the loop dispatches without a pause
-# Longest delay of the dispatch of answered messages that no reader waits for. Each dispatch costs
-# the same for each queue, however few messages it has: one send at a time would pay that in part.
+# Longest delay of the dispatch of answered messages that no reader waits for. Each dispatch has a
+# fixed cost for each queue: after every single send, producers would wait for it.
 LATER_SECONDS = 0.05
 MANY_BYTES = 256 << 10  # of log: they are dispatched after a tenth of that
 CATCH_UP_SECONDS = 1.0  # longest time a read waits for the dispatch of what was answered before it
@@ -135,7 +135,7 @@ class Log:
         self._flusher = Flusher(self.file_work, self.group_commit, self.times.mono_ms)
         self._allocator = Allocator(store, self.threads)
         self._cleaner = Cleaner(self.file_work, self.times.age_ms)
-        self.followers = 0  # that wait for what is dispatched, beside readers
+        self.followers = 0  # slaves of RocketMQ, which are sent the log behind its dispatch
         self._replicas: Replicas | None = None
         self._refused: Callable[[], PutResult | None] | None = None
         self._failed = failed
@@ -361,15 +361,16 @@ class Log:
     def _pump_in_time(self) -> None:
         """Dispatch what no reader waits for: by time, or earlier behind an answer.
 
-        After half of the delay it is done behind one, while its client has that to do, as the next
-        request may be here when the time has come.
+        After half of the delay, right after the next answer, while the client handles that: the
+        timer might fire just when its next request arrives.
         """
         soon = self.followers or self.store.dispatcher.behind_bytes() >= MANY_BYTES
         delay = LATER_SECONDS / 10 if soon else LATER_SECONDS
-        if self._later is None:
-            self._pump_within(delay)
-        elif asyncio.get_running_loop().time() - self._later_since >= delay / 2:
+        now = asyncio.get_running_loop().time()
+        if self._later is not None and now - self._later_since >= delay / 2:
             self.pump_soon()
+        else:
+            self._pump_within(delay)
 
     def catch_up(self) -> None:
         """Dispatch what was answered; for a few ms at most.
@@ -412,10 +413,17 @@ class Log:
 
     def _pump_within(self, seconds: float) -> None:
         """Dispatch in a moment, or earlier if somebody asks for it."""
-        if self._next is None and self._later is None and self._over is None:
-            loop = asyncio.get_running_loop()
-            self._later_since = loop.time()
-            self._later = loop.call_at(self._later_since + seconds, self._pump)
+        if self._next is not None or self._over is not None:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self._later is None:
+            self._later_since = now
+        elif self._later.when() <= now + seconds:
+            return
+        else:
+            self._later.cancel()
+        self._later = loop.call_at(now + seconds, self._pump)
 
     def pump_soon(self) -> None:
         """Dispatch readable records in the next turn of the event loop."""

@@ -117,6 +117,9 @@ async def test_a_slave_takes_its_time_unless_a_reader_waits(pair: tuple[Group, N
 
     assert seconds() > 300
     log.board.watch(("T", 0), asyncio.Event())
+    log.applied()
+    assert log._later is not None
+    assert log._later.when() - loop.time() < 1, "a reader came: what was planned is too late"
     assert seconds() < 1
 
 
