@@ -72,7 +72,7 @@ V4_HOST_BYTES = 8
 
 @lru_cache
 def _layout(born_bytes: int, store_bytes: int) -> struct.Struct:
-    """Of a record's header, whose two hosts have 8 or 20 bytes each."""
+    """The struct of a record's header, whose two hosts have 8 or 20 bytes each."""
     return struct.Struct(f">iIIiiqqiq{born_bytes}sq{store_bytes}siqi")
 
 

@@ -65,7 +65,7 @@ class Duolog:
 
 
 class OverRemoting:
-    """The same, as RocketMQ's Java client finds it."""
+    """duolog over the remoting protocol, with RocketMQ's Java client."""
 
     name = "duolog-remoting"
 
@@ -103,7 +103,7 @@ class OverRemoting:
 
 
 def _nodes(root: Path, replicated: bool, flags: Sequence[str] = ()) -> Nodes:
-    """flags: of the master."""
+    """One node, or a master and its slave. flags: the master's."""
     if not replicated:
         node = ChildNode(root / "single", *flags)
         return Nodes([node], node.endpoint)
