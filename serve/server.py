@@ -540,8 +540,9 @@ class Node:
             raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}")
         if (frames := self._ports.get("slaves' frames")) is not None:
             service.frames = FramesPort(self.config.limits, broker.give_up)
+            context = service.frames_context()
             with _listening(frames):
-                await service.frames.start(frames.host, frames.port, service.frames_context())
+                await service.frames.start(frames.host, frames.port, context)
         await service.start()
         self._replication = service
         log.info("serving slaves", listen=reserved.address)

@@ -112,7 +112,7 @@ class IdempotenceTable:
         return len(self._windows)
 
     def _of(self, producer: bytes, topics: Iterable[str], sequence: int) -> list[_Window]:
-        """Windows that have, or had, this sequence or one above it; none above all that is known."""
+        """Windows that have, or had, this sequence or one above it; none for the next one."""
         found = []
         for topic in topics:
             window = self._windows.get((producer, topic))

@@ -192,8 +192,8 @@ DUOLOG = (
     _own("log_flushed_offset", "Offset up to which the commit log is on disk.", "bytes"),
     _own(
         "dispatch_behind_seconds_max",
-        "Longest time that a stored batch waited for its queue entries since the start. Up to 0.05 s "
-        "where no reader waits.",
+        "Longest time that a stored batch waited for its queue entries since the start. Up to "
+        "0.05 s where no reader waits.",
         "seconds",
     ),
     _duration("append_seconds", "Time to store one batch in the commit log, without its waits."),

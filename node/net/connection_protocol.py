@@ -67,7 +67,8 @@ class ConnectionProtocol(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """End it, once what was written is out."""
-        if self._transport is not None:
+        # Over TLS, a second call would disable `abort`.
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
     @property

@@ -13,8 +13,8 @@ from duolog_server.node.net.receive_budget import ReceiveBudget
 from duolog_server.node.runtime.config import LimitsSection
 
 SHORT_CALLS_MAX = 1024  # of one connection, beside those that wait for messages
-# Of the event loop, until a connection is closed that was accepted as the port closed: it is made,
-# refused, and lost.
+# Turns of the event loop until a connection that was accepted while the port closed is made,
+# refused and lost.
 CLOSING_TURNS = 4
 C = TypeVar("C", bound=Connected)
 

@@ -41,6 +41,7 @@ NONE = "none"
 SWITCH = b"DLSW"
 CONNECT_SECONDS = 0.5  # networks that drop what they do not let through must not delay an election
 GREETING_TICKS = 5
+HELD_TICKS = 20  # longer than a slave may take to prove its key and say SWITCH
 SHUTDOWN_SECONDS = 2.0  # of TLS
 CONNECTIONS_MAX = 256  # of a replication port; frames have as many beside
 UNWRITTEN_BYTES = 256 << 10  # in the transport, then the next frame waits
@@ -96,7 +97,8 @@ class FramesConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """End it, once what was written is out."""
-        if self._transport is not None:
+        # Over TLS, a second call would disable `abort`.
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
     def abort(self) -> None:
@@ -132,7 +134,6 @@ class FramesConnection(asyncio.BufferedProtocol):
             self._greeting(self, found)
             self._greeting = None
             self._reader.frame_bytes_max = self._frame_bytes_max
-            self._reader.widen()
             self._wake()
             return
         if found.kind != Kind.MESSAGE:
@@ -288,11 +289,13 @@ class _Served(FramesConnection):
         self._joined(self, False)
 
     def tick(self) -> None:
-        """Once a second: end one that does not greet, or does not end."""
+        """Once a second: end one that does not greet, does not end, or is not used."""
         self._age += 1
         assert self._transport is not None, "connected"
         takes_nothing = self._transport.is_closing()  # though its end was written
-        if takes_nothing or (self._greeting is not None and self._age > GREETING_TICKS):
+        late = self._greeting is not None and self._age > GREETING_TICKS
+        given_up = self._held and self._age > HELD_TICKS  # its call carries the frames, or waits
+        if takes_nothing or late or given_up:
             self.abort()
 
     # Its call ends it.

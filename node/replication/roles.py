@@ -337,7 +337,10 @@ class Replication:
         """The confirm offset moved: dispatch, and send it to the slaves that did not acknowledge
         now.
         """
-        self._log.replicated()
+        if self.master is not None and self._log.store.dispatched_offset < self.master.barrier_end:
+            self._log.pump_soon()  # until then, this node refuses what it may not know yet
+        else:
+            self._log.replicated()
         # After the answers of the puts that this releases: it travels with the next log bytes.
         asyncio.get_running_loop().call_soon(self._wake_senders)
 

@@ -262,10 +262,11 @@ class ReplicationClient:
                 )
             self._reaches_frames = False
             return call
-        self._connection, self._reaches_frames, self._in_vain = connection, True, True
+        self._connection, self._reaches_frames = connection, True
         connection.take = self._take_now
         with contextlib.suppress(asyncio.InvalidStateError):  # the call is over: it says why
             await uncancelled(call.write(SWITCH))
+        self._in_vain = True
         return connection
 
     async def _last_word(self) -> str:

@@ -13,6 +13,7 @@ from duolog_server.node.engine.log import Log
 from duolog_server.serve.server import Node
 from duolog_server.store.errors import StoreFenced
 from duolog_server.store.metadata import TopicConfig
+from duolog_server.store.offsets import PhyOffset
 from tests.node.replicas import Group, broker_of, caught_up, master_of
 from tests.nodefixtures import StartNode
 from tests.until import until
@@ -160,6 +161,20 @@ async def test_what_others_follow_is_dispatched_soon(pair: tuple[Group, Node, No
     log.replicated()
     assert log._later is not None
     assert log._later.when() - loop.time() < 100, "a tenth of the delay"
+
+
+async def test_what_a_new_master_needs_before_it_answers_is_dispatched_at_once(
+    pair: tuple[Group, Node, Node],
+) -> None:
+    group, master, _ = pair
+    async with group.client(master) as client, client.producer() as producer:
+        await producer.send("T", b"x")
+        end = broker_of(master).store.max_offset
+        assert dispatched(master) < end, "nobody waits for it"
+        master_of(master).barrier_end = PhyOffset(end)  # as if it were its first record
+        broker_of(master).replication.confirmed()
+        assert broker_of(master).log._next is not None, "in the next turn"
+        await until(lambda: dispatched(master) >= end)
 
 
 async def test_a_change_of_the_tables_waits_for_no_moment(
