@@ -406,10 +406,8 @@ class Log:
     def applied(self) -> None:
         """A slave's log or confirm offset moved: dispatch soon, several small steps at once."""
         self._allocator.appended()
-        if len(self.board):
-            self._pump_within(SLAVE_PUMP_SECONDS)
-        else:
-            self._pump_in_time()
+        # If it is elected, it answers only for what it has dispatched.
+        self._pump_within(SLAVE_PUMP_SECONDS if len(self.board) else LATER_SECONDS / 10)
 
     def _pump_within(self, seconds: float) -> None:
         """Dispatch in a moment, or earlier if somebody asks for it."""
