@@ -232,11 +232,13 @@ async def test_every_method_of_the_port_asks_for_the_key(
             found = await outcome(master, path, proof, said)
             if said == "right":
                 assert isinstance(found, Welcome), said
+                await until(lambda: not machine.sessions)  # its caller has hung up
             else:
                 assert found is grpc.StatusCode.UNAUTHENTICATED, said
                 assert not machine.sessions, said
         other = await outcome(master, path, proof_of(key, "somebody else"), "right")
         assert other is grpc.StatusCode.UNAUTHENTICATED  # its Hello names another node
+        await until(lambda: not machine.sessions)
     _, *logged = capsys.readouterr().out.split("only 'somebody else' was proved as its name")
     assert len(logged) == len(RULES)
     assert "a replication connection broke" not in logged[-1], "one line says it"
