@@ -59,6 +59,11 @@ class Kind(enum.IntEnum):
     ACK = 8
 
 
+def kind_of(data: bytes) -> int:
+    """The byte that says what a frame is, of which nothing is checked; 0 where it is too short."""
+    return data[KIND_AT] if len(data) > KIND_AT else 0
+
+
 class BadFrame(Exception):
     """Bytes that are not a frame: the peer is another program, or the stream is damaged."""
 

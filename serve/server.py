@@ -533,14 +533,13 @@ class Node:
         """A master's replication port. Raises ListenError, OSError (certificates)."""
         broker = self._recovered
         self.ha_port = reserved.port
-        service = ReplicationService(
-            broker.replication, broker.log.threads, self.config.ha_tls(), broker.give_up
-        )
+        tls = self.config.ha_tls()
+        service = ReplicationService(broker.replication, broker.log.threads, tls, broker.give_up)
         if service.listen(reserved.address) == 0:
             raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}")
         if (frames := self._ports.get("slaves' frames")) is not None:
             service.frames = FramesPort(self.config.limits, broker.give_up)
-            context = service.frames_context()
+            context = tls.context_of_server() if tls is not None else None
             with _listening(frames):
                 await service.frames.start(frames.host, frames.port, context)
         await service.start()

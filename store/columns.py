@@ -24,7 +24,7 @@ _NO_TEXTS.flags.writeable = False
 _OFFSETS = np.dtype("<u4")
 
 
-@dataclass(slots=True)  # not frozen, which takes four times as long: one is made for each put
+@dataclass(slots=True)  # not frozen, as what a put makes: see `store.puts`
 class Columns:
     """Bodies and property texts of a batch."""
 

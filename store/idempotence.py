@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from duolog_server.store.errors import ProducerForgotten, SequenceTooOld
 
 
-@dataclass(slots=True)  # not frozen, which takes four times as long: one is made for each put
+@dataclass(slots=True)  # not frozen, as what a put makes: see `store.puts`
 class Run:
     """Sequences [first, end) of a producer, stored from queue_offset on in one queue."""
 

@@ -18,11 +18,11 @@ from duolog_server.store.kernels.encode import (
     FIELD_SYSFLAG,
     FIELDS,
     NO_FIELDS,
-    RECORD_CRC_BYTES,
     SINGLES_FIELDS,
     UNIQ_KEY_BYTES,
 )
 from duolog_server.store.kernels.jit import EMPTY_I64, I64
+from duolog_server.store.kernels.text import RECORD_CRC_BYTES
 from duolog_server.store.lightqueues import (
     MULTI_DISPATCH,
     MULTI_QUEUE_OFFSET,
@@ -79,7 +79,7 @@ class PutBatch:
         return (self.topic, self.waited_in) if self.waited_in else (self.topic,)
 
 
-@dataclass(slots=True)  # not frozen, which takes four times as long: one is made for each put
+@dataclass(slots=True)  # not frozen either
 class PutResult:
     """The result of a put.
 

@@ -29,6 +29,7 @@ import numpy as np
 from duolog_server.store.errors import BadMessage
 from duolog_server.store.kernels import encode, scan
 from duolog_server.store.kernels.jit import I64, U8
+from duolog_server.store.kernels.text import RECORD_CRC_BYTES
 from duolog_server.store.names import TOPIC_BYTES_MAX
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 
@@ -117,7 +118,7 @@ class Host:
 LOCAL_HOST = Host("127.0.0.1", 10911)
 
 
-@dataclass(slots=True)  # not frozen, which takes four times as long: one is made for each put
+@dataclass(slots=True)  # not frozen, as what a put makes: see `store.puts`
 class RecordHeader:
     """The fields that all records of one append share."""
 
@@ -156,7 +157,7 @@ def put_reconsume_times(data: bytearray, at: int, end: int, times: int) -> None:
     (sysflag,) = struct.unpack_from(">i", data, at + 36)
     hosts = sum(20 if sysflag & flag else 8 for flag in (BORN_HOST_V6, STORE_HOST_V6))
     struct.pack_into(">i", data, at + 48 + hosts + 8, times)
-    seal = end - encode.RECORD_CRC_BYTES
+    seal = end - RECORD_CRC_BYTES
     if data.startswith(encode.RECORD_CRC_NAME.tobytes(), seal):
         digits = b"%010d" % zlib.crc32(memoryview(data)[at:seal])
         data[end - 11 : end - 1] = digits[::-1]

@@ -16,7 +16,8 @@ from duolog_server.node.broker import Broker
 from duolog_server.node.identity.access.rules import NO_SUCH_ID
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.store.errors import StoreError
-from duolog_server.store.kernels.encode import RECORD_CRC_BYTES, RECORD_CRC_NAME
+from duolog_server.store.kernels.encode import RECORD_CRC_NAME
+from duolog_server.store.kernels.text import RECORD_CRC_BYTES
 from duolog_server.store.record import BORN_HOST_V6, STORE_HOST_V6, Host, Record
 
 _SYSFLAG_AT, _BORN_HOST_AT = 36, 48

@@ -306,18 +306,15 @@ class Log:
         if self._sample is None:
             self._sample = (end_offset, time.monotonic())
         self._allocator.appended()
-        replicas, sync_flush = self.replicas, self.store.options.sync_flush
-        replicas.appended()
-        replicas_wait = replicas.waits
-        waits = sync_flush or replicas_wait
-        sync_flush = sync_flush or replicas.syncs
-        if no_wait or not waits:
+        self.replicas.appended()
+        sync_flush = self.store.options.sync_flush or self.replicas.syncs
+        if no_wait or not self.waits:
             if sync_flush:
                 self.group_commit.nudge()
             return None
-        if not replicas_wait:
+        if not self.replicas.waits:
             return self._noted("flush", end_offset, self.group_commit.wait(end_offset))
-        replicated = self._noted("replicate", end_offset, replicas.await_slaves(end_offset))
+        replicated = self._noted("replicate", end_offset, self.replicas.await_slaves(end_offset))
         if not sync_flush:
             return replicated
         flushed = self._noted("flush", end_offset, self.group_commit.wait(end_offset))

@@ -1,18 +1,20 @@
 """A port that serves connections by a protocol: what they share, and their clean end."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from duolog._background import Background
 
 from duolog_server.node.net.connections import Connected, PortConnections
-from duolog_server.node.net.handshakes import Handshakes
+from duolog_server.node.net.handshakes import Handshakes, Served
 from duolog_server.node.net.listener import listen
 from duolog_server.node.net.receive_budget import ReceiveBudget
 from duolog_server.node.runtime.config import LimitsSection
 
 SHORT_CALLS_MAX = 1024  # of one connection, beside those that wait for messages
+SHUTDOWN_SECONDS = 2.0  # of TLS
 # Turns of the event loop until a connection that was accepted while the port closed is made,
 # refused and lost.
 CLOSING_TURNS = 4
@@ -57,6 +59,16 @@ class PortServer(Generic[C]):
     def buffered_bytes(self) -> int:
         """Bytes of the room for long frames that have not arrived whole."""
         return self._arriving.taken
+
+    async def _serve_secured(
+        self, made: Callable[[], Served], host: str, port: int, tls: ssl.SSLContext | None
+    ) -> None:
+        """Listen at one more address. tls: of all connections, or None. Raises OSError."""
+        if tls is None:
+            await self._serve(made, host, port)
+            return
+        self._handshakes = Handshakes(tls, SHUTDOWN_SECONDS)
+        await self._serve(self._handshakes.of(made), host, port)
 
     async def _serve(self, made: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> None:
         """Listen at one more address. Raises OSError."""

@@ -27,7 +27,6 @@ from duolog._frames import Frame, FrameError, FrameReader, Kind
 
 from duolog_server.ha.frames import BODY_BYTES_MAX, HEADER_BYTES, HELLO_BYTES_MAX
 from duolog_server.node.net.connections import host_of
-from duolog_server.node.net.handshakes import Handshakes
 from duolog_server.node.net.port_server import PortServer
 from duolog_server.node.replication.keyproof import Header
 from duolog_server.node.runtime.config import LimitsSection
@@ -42,7 +41,6 @@ SWITCH = b"DLSW"
 CONNECT_SECONDS = 0.5  # networks that drop what they do not let through must not delay an election
 GREETING_TICKS = 5
 HELD_TICKS = 20  # longer than a slave may take to prove its key and say SWITCH
-SHUTDOWN_SECONDS = 2.0  # of TLS
 CONNECTIONS_MAX = 256  # of a replication port; frames have as many beside
 UNWRITTEN_BYTES = 256 << 10  # in the transport, then the next frame waits
 
@@ -330,11 +328,7 @@ class FramesPort(PortServer[_Served]):
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Listen; with port 0 on a free one. tls: None for plain text. Raises OSError."""
-        made: Callable[[], asyncio.BaseProtocol] = self._connection
-        if tls is not None:
-            self._handshakes = Handshakes(tls, SHUTDOWN_SECONDS)
-            made = self._handshakes.of(self._connection)
-        await self._serve(made, host, port)
+        await self._serve_secured(self._connection, host, port, tls)
 
     def _connection(self) -> _Served:
         return _Served(self, self._joined)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
 from functools import partial
@@ -14,7 +13,7 @@ import structlog
 from duolog._background import Background, report
 
 from duolog_server.ha import masterevents
-from duolog_server.ha.frames import BODY_BYTES_MAX, KIND_AT, BadFrame, Hello, Kind, decode
+from duolog_server.ha.frames import BODY_BYTES_MAX, BadFrame, Hello, Kind, decode, kind_of
 from duolog_server.node.net.grpc.options import replication_port
 from duolog_server.node.net.grpc.receive_limit.ledger import Ledger
 from duolog_server.node.net.grpc.server import serve
@@ -50,7 +49,6 @@ log = structlog.get_logger("duolog.ha")
 ARRIVING_BYTES_MAX = 8 << 20  # of what slaves say, which is short
 HELLO_SECONDS = 10.0  # from the beginning of a stream
 LAST_WRITE_SECONDS = 1.0
-HELLO = bytes((Kind.HELLO,))
 _BROKEN = (ConnectionError, asyncio.InvalidStateError)  # also raised for a call that is over
 
 
@@ -140,10 +138,6 @@ class ReplicationService:
         except RuntimeError:
             return 0
 
-    def frames_context(self) -> ssl.SSLContext | None:
-        """OpenSSL's context of the port for frames; None for plain text. Raises BadCertificate."""
-        return self._tls.context_of_server() if self._tls is not None else None
-
     async def start(self) -> None:
         """Start serving."""
         await self._server.start()
@@ -216,7 +210,8 @@ class ReplicationService:
                 data = await context.read()
                 if data != SWITCH or offer is None:
                     return context, data
-                return (connection := offer.taken()), await connection.read()
+                connection = offer.taken()
+                return connection, await connection.read()
         except TimeoutError:
             code = grpc.StatusCode.DEADLINE_EXCEEDED
             reason = f"the slave sent nothing for {HELLO_SECONDS:.0f} s"
@@ -247,7 +242,7 @@ class _Hearing:
 
     def take(self, data: bytes) -> bool:
         """See FramesConnection: all but a Hello, which may be refused."""
-        if data[KIND_AT : KIND_AT + 1] == HELLO:
+        if kind_of(data) == Kind.HELLO:
             return False
         self.received(data)
         return True
@@ -284,7 +279,7 @@ RULES: dict[str, Callable[[ReplicationService, Method], Served]] = {
 
 def _is_hello_of_another(data: bytes, slave: str) -> bool:
     """Whether a frame is the Hello of another node than that; other damage is not looked for."""
-    if len(data) <= KIND_AT or data[KIND_AT] != Kind.HELLO:
+    if kind_of(data) != Kind.HELLO:
         return False
     with contextlib.suppress(BadFrame):
         frame = decode(data)

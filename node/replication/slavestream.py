@@ -18,7 +18,7 @@ from duolog._nodechannel import uncancelled
 from duolog_server.ha import slaveevents
 from duolog_server.ha.crc32c import QUICK
 from duolog_server.ha.epochs import Epoch
-from duolog_server.ha.frames import KIND_AT, Kind
+from duolog_server.ha.frames import Kind, kind_of
 from duolog_server.ha.progress import ConnectionState
 from duolog_server.ha.slave import Slave
 from duolog_server.ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick
@@ -307,7 +307,7 @@ class ReplicationClient:
     async def _take_all(self, data: object, line: Line) -> None:
         """Frames from the master, to the end of the stream; data: the first one."""
         while isinstance(data, bytes) and not self._closing:
-            if self._cuts(data):
+            if kind_of(data) in _CUTTING:
                 async with self._log.no_flush():  # until no flush works on the files
                     self._take(data)
             else:
@@ -317,13 +317,9 @@ class ReplicationClient:
                 self._tell_of_missing_crc()
             data = await line.read()
 
-    @staticmethod
-    def _cuts(data: bytes) -> bool:
-        return len(data) > KIND_AT and data[KIND_AT] in _CUTTING
-
     def _take_now(self, data: bytes) -> bool:
         """See FramesConnection: what needs no waiting, once the master is followed."""
-        if not self._followed or self._closing or self._cuts(data):
+        if not self._followed or self._closing or kind_of(data) in _CUTTING:
             return False
         self._take(data)
         return True

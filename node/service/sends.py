@@ -28,7 +28,7 @@ from duolog_server.store.status import PutMessageStatus
 UNAVAILABLE = PutMessageStatus.SERVICE_NOT_AVAILABLE.value
 
 
-@dataclass(slots=True)  # not frozen, which takes four times as long: one is made for each put
+@dataclass(slots=True)  # not frozen, as what a put makes: see `store.puts`
 class Send:
     """A producer's batch, and when its consumers get it.
 

@@ -25,14 +25,17 @@ from duolog_server.store.kernels.jit import (
     u8s,
 )
 from duolog_server.store.kernels.memory import copy_bytes, fetch_ahead
-from duolog_server.store.kernels.text import PROPERTY_SEPARATOR, properties_are_clean
+from duolog_server.store.kernels.text import (
+    PROPERTY_SEPARATOR,
+    RECORD_CRC_BYTES,
+    properties_are_clean,
+)
 
 BLANK_MIN = 8
 # Records whose magic is stored, and that are sealed, at once: a CRC of what was stored right before
 # waits until all of that has left the processor's store buffer.
 FINISHED_AT_ONCE = 16
 FINISHED_BYTES = 8 << 10  # or fewer records: what is sealed is still in the first cache
-RECORD_CRC_BYTES = 20  # "__CRC32#" 0x01 ten digits 0x02
 UNIQ_KEY_BYTES = 41  # "UNIQ_KEY" 0x01 and 32 hex digits
 UNIQ_KEY_NAME = b"UNIQ_KEY\x01"
 RECORD_CRC_NAME = np.frombuffer(b"__CRC32#\x01", np.uint8)

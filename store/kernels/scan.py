@@ -7,7 +7,7 @@ import numpy as np
 
 from duolog_server.store.kernels.bigendian import get16, get32, get32s, get64, same_bytes
 from duolog_server.store.kernels.crc import crc32_range
-from duolog_server.store.kernels.encode import RECORD_CRC_BYTES, RECORD_CRC_NAME
+from duolog_server.store.kernels.encode import RECORD_CRC_NAME
 from duolog_server.store.kernels.jit import (
     I64,
     U8,
@@ -23,6 +23,7 @@ from duolog_server.store.kernels.jit import (
 from duolog_server.store.kernels.memory import ROWS_AHEAD, fetch, fetch_ahead
 from duolog_server.store.kernels.text import (
     FOUND,
+    RECORD_CRC_BYTES,
     begins,
     find_well_known,
     java_hash_from,

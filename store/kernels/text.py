@@ -16,7 +16,7 @@ TAGS = int.from_bytes(b"TAGS", "big")
 KEYS = int.from_bytes(b"KEYS", "big")
 UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big")
 SEAL = int.from_bytes(b"__CRC32#", "big")
-SEAL_BYTES = 20  # of a whole property: see RECORD_CRC_BYTES of `encode`
+RECORD_CRC_BYTES = 20  # "__CRC32#" 0x01 ten digits 0x02
 DELAY = np.frombuffer(b"DELAY", np.uint8)
 TIMER_OUT_MS = np.frombuffer(b"TIMER_OUT_MS", np.uint8)
 MULTI_DISPATCH = np.frombuffer(b"INNER_MULTI_DISPATCH", np.uint8)
@@ -185,12 +185,12 @@ def find_well_known(data: U8, start: int, end: int, found: I64) -> None:
         found[k] = 0
     position = start
     if (
-        end - start > SEAL_BYTES
-        and get64(data, end - SEAL_BYTES) == SEAL
-        and data[np.uint64(end - SEAL_BYTES - 1)] == PROPERTY_SEPARATOR
-        and data[np.uint64(end - SEAL_BYTES + 8)] == NAME_VALUE_SEPARATOR
+        end - start > RECORD_CRC_BYTES
+        and get64(data, end - RECORD_CRC_BYTES) == SEAL
+        and data[np.uint64(end - RECORD_CRC_BYTES - 1)] == PROPERTY_SEPARATOR
+        and data[np.uint64(end - RECORD_CRC_BYTES + 8)] == NAME_VALUE_SEPARATOR
     ):
-        end -= SEAL_BYTES  # at the end of almost every record, and of no use here
+        end -= RECORD_CRC_BYTES  # at the end of almost every record, and of no use here
     while position < end:
         separator = stop = _until_separator(data, position, end)
         while stop < end and data[np.uint64(stop)] != PROPERTY_SEPARATOR:

@@ -1,6 +1,5 @@
 """The frames port: connections, what they share, and their clean end."""
 
-import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,14 +9,12 @@ from duolog._busypoll import busy_poll
 from duolog._frames import NUMBERS
 
 from duolog_server.node.net.frames.connection import Authenticator, Connection, Terms
-from duolog_server.node.net.handshakes import Handshakes
 from duolog_server.node.net.methods import Handler
 from duolog_server.node.net.port_server import SHORT_CALLS_MAX, PortServer
 from duolog_server.node.runtime.config import LimitsSection
 
 log = structlog.get_logger("duolog.node")
 
-SHUTDOWN_SECONDS = 2.0  # of TLS
 # No call: as a stream, it would wait for MORE, which comes behind requests that it does not take.
 APPEND = "/duolog.v1.Messages/Append"
 
@@ -68,11 +65,7 @@ class FramesServer(PortServer[Connection]):
         busy_poll_us: how long to look for the request after an answer; see NodeSection.
         """
         self._terms = replace(self._terms, busy_poll=busy_poll(busy_poll_us))
-        made: Callable[[], asyncio.BaseProtocol] = self._connection
-        if tls is not None:
-            self._handshakes = Handshakes(tls, SHUTDOWN_SECONDS)
-            made = self._handshakes.of(self._connection)
-        await self._serve(made, host, port)
+        await self._serve_secured(self._connection, host, port, tls)
 
     def _connection(self) -> Connection:
         return Connection(self._terms, self._connections.joined)

@@ -20,6 +20,7 @@ from duolog_server.ha.epochs import EPOCHS_MAX, Epoch, EpochEntry
 from duolog_server.ha.frames import Welcome
 from duolog_server.ha.master import Master
 from duolog_server.ha.slave import Slave
+from duolog_server.node.identity.access.secrets import read_key
 from duolog_server.node.net import connections
 from duolog_server.node.replication import framesport, masterstream, slavestream
 from duolog_server.node.replication.framesport import (
@@ -30,6 +31,7 @@ from duolog_server.node.replication.framesport import (
     FramesPort,
     connect,
 )
+from duolog_server.node.replication.keyproof import Opening
 from duolog_server.node.runtime.config import LimitsSection
 from duolog_server.serve.server import Node
 from tests.certificates import certificates
@@ -278,15 +280,18 @@ async def test_a_slave_that_says_it_connected_and_did_not_is_told_so(group: Grou
     assert not broker_of(master).failed.is_set()
 
 
+async def keyed_master(start_node: StartNode, tmp_path: Path) -> tuple[Node, Opening]:
+    """A master with a key, and the opening of a slave that has it too."""
+    access = access_files(tmp_path, PASSWORD)
+    master = await Group(start_node, tmp_path).start_master(access=access)
+    return master, proof_of(read_key(Path(access["key_file"]))).opening()
+
+
 @pytest.mark.parametrize("later", [False, True])
 async def test_over_the_connection_too_a_slave_has_the_name_that_it_proved(
     start_node: StartNode, tmp_path: Path, later: bool
 ) -> None:
-    from duolog_server.node.identity.access.secrets import read_key
-
-    access = access_files(tmp_path, PASSWORD)
-    master = await Group(start_node, tmp_path).start_master(access=access)
-    opening = proof_of(read_key(Path(access["key_file"]))).opening()
+    master, opening = await keyed_master(start_node, tmp_path)
     async with offered(master, opening.headers) as (call, headers):
         first = opening.first_message(headers)
         assert first is not None
@@ -393,11 +398,7 @@ def test_the_port_leaves_the_store_its_files(monkeypatch: pytest.MonkeyPatch) ->
 async def test_a_slave_that_proved_nothing_is_not_read_and_no_slave_sends_long_frames(
     start_node: StartNode, tmp_path: Path
 ) -> None:
-    from duolog_server.node.identity.access.secrets import read_key
-
-    access = access_files(tmp_path, PASSWORD)
-    master = await Group(start_node, tmp_path).start_master(access=access)
-    opening = proof_of(read_key(Path(access["key_file"]))).opening()
+    master, opening = await keyed_master(start_node, tmp_path)
     longest = frames.HELLO_BYTES_MAX
     async with offered(master, opening.headers) as (call, headers):
         first = opening.first_message(headers)
