@@ -104,6 +104,9 @@ class Registry(Protocol):
     def drop(self, lease: int) -> None:
         """End a lease now; a lease that does not exist is not an error."""
 
+    def silent(self) -> dict[str, str]:
+        """Addresses of members that do not answer, and why; empty where there is only one."""
+
     def close(self) -> None:
         """Release the resources of the calls; calls in flight fail with RegistryUnavailable."""
 

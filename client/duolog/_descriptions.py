@@ -394,6 +394,8 @@ class ReplicationStatus:
             where they would have to be followed if they led: the address, and why.
         down: elected groups: the members that have no lease, and since when (ms since 1970; 0: not
             known). Of a node that another one tells of: itself, if it is one of them.
+        registry_silent: elected groups: the members of etcd that do not answer it, and why; it
+            looks every 10 s where `registry.endpoints` names several.
     """
 
     group: str = ""
@@ -425,6 +427,7 @@ class ReplicationStatus:
     guarantee: Mapping[str, str] = field(default_factory=dict)
     unreachable: Mapping[str, str] = field(default_factory=dict)
     down: Mapping[str, int] = field(default_factory=dict)
+    registry_silent: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

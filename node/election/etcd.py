@@ -206,6 +206,21 @@ class EtcdRegistry:
         with contextlib.suppress(LeaseGone):
             self._anywhere(revoke)
 
+    def silent(self) -> dict[str, str]:
+        """Members that do not answer what `etcdctl endpoint health` asks, and why.
+
+        One that lost its quorum does not, either.
+        """
+        found = {}
+        addresses = [endpoint.address for endpoint in self._endpoints]
+        for at, address in enumerate(addresses if len(addresses) > 1 else ()):
+            try:
+                with self._call(at) as endpoint:
+                    endpoint.kv.Range(wire.RangeRequest(key=b"health"), timeout=self._timeout)
+            except RegistryUnavailable as error:
+                found[address] = str(error)
+        return found
+
     def close(self) -> None:
         """Cancel watches, wait for other calls (bounded), then close the connections.
 
@@ -239,8 +254,9 @@ class EtcdRegistry:
         raise problem
 
     @contextlib.contextmanager
-    def _call(self) -> Iterator[_Endpoint]:
-        """The current endpoint; maps its errors to those of the port, and rotates to the next one.
+    def _call(self, at: int | None = None) -> Iterator[_Endpoint]:
+        """The current endpoint, or a named one; maps its errors to those of the port, and rotates
+        from the current one to the next.
 
         Raises RegistryUnavailable, LeaseGone.
         """
@@ -248,7 +264,7 @@ class EtcdRegistry:
             if self._closed:
                 raise RegistryUnavailable("the connection to the registry is closed")
             self._under_way += 1
-            at = self._current
+            at = self._current if at is None else at
             endpoint = self._endpoints[at]
             endpoint.calls += 1
         try:

@@ -82,6 +82,7 @@ WATCH_SECONDS = 5.0
 ORDER_SECONDS = 10.0
 CHANGE_SECONDS = 2.5  # a change is tried; clients wait ATTEMPT_SECONDS for a node's answer
 ROLL_SECONDS = 1.0  # between two looks at who is registered
+SILENT_SECONDS = 10.0  # between two looks for members of etcd that are down
 AGAIN_SECONDS = 0.5  # before a change without an answer is sent again
 JOIN_SECONDS = 2.0
 LOOP_STALL_RATIO = 0.5  # share of the lease: an event loop blocked for that long is not healthy
@@ -182,6 +183,7 @@ class FailoverService:
         self._unreached_by: list[str] = []  # as it was logged
         self._reads: list[asyncio.Future[None]] = []  # of who waits for the next reading
         self.routes: dict[str, View] = {}
+        self.registry_silent: dict[str, str] = {}  # members of etcd that do not answer, and why
         replication.known_master = self._known_master
 
     @property
@@ -215,6 +217,7 @@ class FailoverService:
             async with asyncio.TaskGroup() as self._tasks:
                 self._tasks.create_task(self._dials.run())
                 self._tasks.create_task(self._call_rolls())
+                self._tasks.create_task(self._look_for_silent_members())
                 self.step(Changed())
                 await self._tick()
         finally:
@@ -397,6 +400,16 @@ class FailoverService:
                 await self._loop.run_in_executor(self._threads, commit, found)
             except RegistryError as error:
                 log.debug("cannot record the members", reason=str(error))
+
+    async def _look_for_silent_members(self) -> None:
+        """Find members of etcd that are down before one more is: nothing else notices the first."""
+        while True:
+            silent = await self._loop.run_in_executor(None, self._registry.silent)
+            for address in sorted(silent.keys() - self.registry_silent.keys()):
+                reason = silent[address]
+                log.warning("a member of etcd does not answer", address=address, reason=reason)
+            self.registry_silent = silent
+            await asyncio.sleep(SILENT_SECONDS)
 
     def _watch(self) -> None:
         """The watch thread: reports that something changed, not what."""

@@ -128,6 +128,7 @@ def leases(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
             "no-master",
         )
         return
+    yield from _silent_members(nodes)
     for node in without:
         yield Finding(
             WARNING,
@@ -136,6 +137,31 @@ def leases(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
             "it has no lease: etcd does not answer it, or it is not healthy",
             "check its log, its disk and its connection to etcd",
             "elections",
+        )
+
+
+def _silent_members(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
+    """Members of etcd that are down while the others have a quorum: nothing else shows it."""
+    elected, _ = _elected(nodes)
+    why = {
+        address: text
+        for node in elected
+        for address, text in node.replication.registry_silent.items()
+    }
+    for address in sorted(why):
+        without = [node.name for node in elected if address in node.replication.registry_silent]
+        all_of_them = len(without) == len(elected)
+        whom = "any node" if all_of_them else f"node {', '.join(sorted(without))}"
+        yield Finding(
+            WARNING,
+            "etcd-member-silent",
+            "etcd",
+            f"its member {address} does not answer {whom} ({why[address]}): without a majority "
+            "of its members, no node keeps its lease and no put is taken",
+            f"start it: etcdctl endpoint health --endpoints {address}"
+            if all_of_them
+            else "check the network between them",
+            "etcd-slow",
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.chaos.localetcd import LocalEtcd
 from duolog_server.demo.registryserver import RegistryServer
@@ -72,6 +73,23 @@ def registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
     yield made
     made.close()
     if server is not None:
+        server.stop()
+
+
+def test_a_member_that_does_not_answer_is_named_while_another_one_does() -> None:
+    server = RegistryServer()
+    server.start()
+    down = free_endpoint()
+    registry = connected(EtcdRegistry((server.endpoint, down), PATIENCE_SECONDS))
+    alone = connected(EtcdRegistry((server.endpoint,), PATIENCE_SECONDS))
+    try:
+        (address,) = found = registry.silent()
+        assert (address, alone.silent()) == (down, {})
+        assert "UNAVAILABLE" in found[address]
+        assert registry.get("/").revision
+    finally:
+        registry.close()
+        alone.close()
         server.stop()
 
 

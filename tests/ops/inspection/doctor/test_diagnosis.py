@@ -242,6 +242,9 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
     "behind": (WARNING, "node b of g", lambda: with_part("b", lag_ms=60_000, lag_bytes=7)),
     "lease-length": (NOTE, "node b of g", lambda: with_part("b", lease_asked_seconds=1)),
     "etcd-slow": (WARNING, "node b of g", lambda: with_part("b", renewal_ms_max=601)),
+    "etcd-member-silent": (
+        WARNING, "etcd", lambda: with_part("b", registry_silent={"etcd2:2379": "UNAVAILABLE"}),
+    ),
     "certificate-expires": (
         WARNING,
         "node b of g",
@@ -375,6 +378,18 @@ def test_rocketmqs_clients_are_consumers_as_well(
     (found,) = diagnose(replace(HEALTHY, groups=(group,)))
     assert found.cause == cause
     assert told in f"{found.what}; {found.do}"
+
+
+def test_a_member_of_etcd_is_down_where_it_answers_no_node() -> None:
+    silent = {"registry_silent": {"etcd2:2379": "UNAVAILABLE: refused"}}
+    nodes = [
+        replace(node, replication=replace(node.replication, **silent)) for node in HEALTHY.nodes
+    ]
+    (found,) = diagnose(replace(HEALTHY, nodes=tuple(nodes)))
+    assert found.what.startswith("its member etcd2:2379 does not answer any node (UNAVAILABLE: ")
+    (found,) = diagnose(with_part("b", **silent))
+    assert "does not answer node b (" in found.what
+    assert found.do == "check the network between them"
 
 
 def test_a_certificate_that_has_expired_is_an_error_and_one_that_lasts_is_none() -> None:
