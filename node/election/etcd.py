@@ -218,7 +218,7 @@ class EtcdRegistry:
                 with self._call(at) as endpoint:
                     endpoint.kv.Range(wire.RangeRequest(key=b"health"), timeout=self._timeout)
             except RegistryUnavailable as error:
-                found[address] = str(error)
+                found[address] = str(error).removeprefix(f"etcd at {address}: ")
         return found
 
     def close(self) -> None:
