@@ -92,19 +92,25 @@ def export(
 
     places, begin = list(map(_read, letter or [])), _read(at) if at else None
 
-    async def work(client: "Client") -> str:
-        last = ""
+    async def work(client: "Client") -> tuple[int, str]:
+        count, last = 0, ""
         async with aclosing(lines(selected(client, group, places, begin))) as found:
             async for last in found:
                 print(last, end="")
-        return last
+                count += 1
+        return count, last
 
-    last = asked(lambda client: _or_none(client, group, work(client), ""), _HINTS)
-    if not last:
-        output.say(NONE.format(group=group) + (" there" if places or begin else ""))
+    count, last = asked(lambda client: _or_none(client, group, work(client), (0, "")), _HINTS)
     if last.startswith('{"stopped"'):
         output.say("the export is incomplete: its last line says why")
         raise typer.Exit(output.EXIT_ERROR)
+    named = len(set(places))
+    if count < named:
+        gone = named - count
+        output.say(f"{gone} of {named} dead letters were not exported: they are no longer kept")
+        raise typer.Exit(output.EXIT_ERROR)
+    if not last:
+        output.say(NONE.format(group=group) + (" there" if begin else ""))
 
 
 def redeliver(
