@@ -20,7 +20,7 @@ PUT_STATUS: dict[PutMessageStatus, wire.PutStatus] = {
     status: getattr(wire.PutStatus, status.value)
     for status in PutMessageStatus
     if status.value in wire.PutStatus.keys()  # noqa: SIM118 - an enum wrapper, not a dict
-}
+} | {PutMessageStatus.QUEUE_MOVED: wire.SERVICE_NOT_AVAILABLE}  # it is not stored: repeat it
 _NUMBERS = (
     (wire.PHYSICAL_OFFSETS, "physical_offsets", decode.OUT_PHY, "<i8"),
     (wire.STORE_TIMES, "store_times", decode.OUT_STORE_TIME, "<i8"),

@@ -18,6 +18,7 @@ from duolog_server.store import copied, recovery
 from duolog_server.store.checkpoint import StoreCheckpoint
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.commitlog import CommitLog
+from duolog_server.store.consumequeue import BLANK
 from duolog_server.store.copied import ABORT, LOCK, RESTORING
 from duolog_server.store.cuts import Cuts
 from duolog_server.store.delay import parse_delay_levels
@@ -28,6 +29,7 @@ from duolog_server.store.errors import (
     CorruptRecord,
     OffsetOutOfRange,
     StoreClosed,
+    StoreError,
 )
 from duolog_server.store.idempotence import IdempotenceTable
 from duolog_server.store.indexservice import IndexService
@@ -35,7 +37,9 @@ from duolog_server.store.kernels import decode
 from duolog_server.store.kernels.jit import I64, U8
 from duolog_server.store.lookups import Lookups
 from duolog_server.store.mappedfile import FlushJob
+from duolog_server.store.metadata import SYSTEM_TOPIC, follow_moves
 from duolog_server.store.metadatafiles import SavedEnds, Snapshots
+from duolog_server.store.moves import Moves
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.openfiles import TooManyUnsynced
 from duolog_server.store.options import StoreOptions
@@ -44,7 +48,14 @@ from duolog_server.store.queueends import QueueEnds, QueueKey
 from duolog_server.store.queueflushes import Derived, QueueFlushes, at_once
 from duolog_server.store.queuenote import NOT_INDEXED
 from duolog_server.store.queues import ConsumeQueues
-from duolog_server.store.reader import ANY, ColumnReader, GetMessageStatus, GetResult, Wanted
+from duolog_server.store.reader import (
+    ANY,
+    ColumnReader,
+    GetMessageStatus,
+    GetResult,
+    Wanted,
+    outside_of,
+)
 from duolog_server.store.record import (
     BORN_HOST_V6,
     LOCAL_HOST,
@@ -121,6 +132,7 @@ class MessageStore:
         self.retention = Retention(options, disk, self.log, self.queues, self.index, self.flags)
         self.retention.tell = lambda reason: self.events.full(reason)
         self.puts = Puts(options, self.log, self.queues, self.idempotence, store_host)
+        self.moves = Moves()  # as readers see them: those of the tables
         self._flushes = QueueFlushes(disk, self.queues, self._derived)
         self._cuts = Cuts(
             self.log, self.queues, self.index, self.dispatcher, self.checkpoint, self._flushes
@@ -509,6 +521,32 @@ class MessageStore:
         key = (topic, queue_id)
         self.topic_queue_table[key] = max(self.topic_queue_table.get(key, 0), queue_offset)
 
+    def drop_unbegun(self, topic: str, queue_id: int, floor: int) -> None:
+        """At start: remove files of a queue that has no message, and ends below its floor.
+
+        A kill leaves them where the record of their first entry did not reach the disk. The next
+        one, at the floor, would be behind a gap.
+        """
+        key, queue = (topic, queue_id), self.queues.get(topic, queue_id)
+        empty = queue is not None and queue.max_physical_offset < 0
+        if empty and self.topic_queue_table.get(key, 0) < floor:
+            self.queues.remove(*key)
+            self.topic_queue_table.forget(key)
+
+    def keep_to(self, moves: Moves, applied: int) -> None:
+        """Keep to what the tables say of moves, from now on, and in puts also to the records in the
+        log from a queue offset on, of which readers may not see the newest yet.
+        """
+        at_end, self.moves = moves.copy(), moves
+        low, high = self.queue_range(SYSTEM_TOPIC, 0)
+        starts, sizes, _ = self.entries(SYSTEM_TOPIC, 0, max(low, applied), high)
+        for start in (*starts[sizes != BLANK].tolist(), *self.not_dispatched(SYSTEM_TOPIC, 0)):
+            with contextlib.suppress(StoreError):  # damaged: nobody knows what it said
+                follow_moves(at_end, self.log.get_message(PhyOffset(start)).body)
+        self.puts.keep_to(at_end)
+        for (topic, queue_id), first in moves.opened():
+            self.raise_floor(topic, queue_id, QueueOffset(first))
+
     def remove_topic(self, topic: str) -> None:
         """Remove a topic's queues and their files. Raises OSError."""
         self.queues.remove_topic(topic)
@@ -646,6 +684,11 @@ class MessageStore:
             wanted,
             self.queues.ext.get(key),
         )
+        if self.moves.guests:
+            first = self.moves.first_of(topic, queue_id)
+            if first is not None and result.max_offset <= first:
+                low, high = self.queue_range(topic, queue_id)
+                result = outside_of(queue_offset, low, high) or result
         if result.status in _PAST_THE_END and self._may_come(key, queue_offset):
             return result.yet_to_come(queue_offset)
         return result
@@ -683,7 +726,7 @@ class MessageStore:
         """Queue offset of the first message stored at or after a time; 0 for no such queue."""
         queue = self.queues.get(topic, queue_id)
         if queue is None:
-            return QueueOffset(0)
+            return self.queue_range(topic, queue_id)[0]
         return queue.offset_at_time(time_ms, self.log.store_time_at, self.log.queue.held_from)
 
     def offset_at_size(
@@ -700,13 +743,18 @@ class MessageStore:
         """Queue offset of the first message at or after a log offset; 0 for no such queue."""
         queue = self.queues.get(topic, queue_id)
         if queue is None:
-            return QueueOffset(0)
+            return self.queue_range(topic, queue_id)[0]
         return QueueOffset(queue.next_from(queue.min_offset, physical_offset))
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]:
         """Queue offsets [min, max) that can be read."""
-        queue = self.queues.get(topic, queue_id)
-        return (queue.min_offset, queue.max_offset) if queue else (QueueOffset(0), QueueOffset(0))
+        queue, low, high = self.queues.get(topic, queue_id), QueueOffset(0), QueueOffset(0)
+        if queue is not None:
+            low, high = queue.min_offset, queue.max_offset
+        first = self.moves.first_of(topic, queue_id) if self.moves.guests else None
+        if first is not None and high <= first:  # it is open, and has no message yet
+            low = high = QueueOffset(first)
+        return low, high
 
     def next_offset(self, topic: str, queue_id: int) -> QueueOffset:
         """The queue offset that the next message of a queue gets."""

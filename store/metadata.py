@@ -15,6 +15,7 @@ from duolog_server.store.births import Births
 from duolog_server.store.delay import SCHEDULE_TOPIC
 from duolog_server.store.errors import BadGroup, BadMessage
 from duolog_server.store.lightqueues import is_light
+from duolog_server.store.moves import Moves
 from duolog_server.store.names import wrong_characters
 
 SYSTEM_PREFIX = "DUOLOG_SYS_"
@@ -49,6 +50,18 @@ def forgotten_in(body: bytes) -> dict[str, int]:
         return {}
 
 
+def may_move(bodies: bytes) -> bool:
+    """Whether records may be such that `follow_moves` applies."""
+    return b'"move":' in bodies or b'"birth":' in bodies
+
+
+def follow_moves(moves: Moves, body: bytes) -> None:
+    """Apply a record to moves alone: what the tables do with it."""
+    tables = Metadata(moves=moves)
+    if may_move(body):
+        tables.apply(body)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
     """One entry of topics.json."""
@@ -61,6 +74,7 @@ class TopicConfig:
     message_type: str = ""  # one of MESSAGE_TYPES; empty: all but LITE
     lite_ttl_minutes: int = 0  # lite topics that got nothing for so long are forgotten; 0: never
     owner: str = ""  # the user who created it; empty where there were no users
+    guests: int = 0  # queues after these that are there to be read: see `store.moves`
 
     def to_json(self) -> Json:
         """RocketMQ's bean; attributes are those of RocketMQ 5."""
@@ -75,7 +89,7 @@ class TopicConfig:
             **({"attributes": attributes} if attributes else {}),
             "order": self.order,
             "perm": self.perm,
-            "readQueueNums": self.queues,
+            "readQueueNums": self.queues + self.guests,
             "topicFilterType": "SINGLE_TAG",
             "topicName": self.name,
             "topicSysFlag": self.sysflag,
@@ -83,12 +97,19 @@ class TopicConfig:
         }
 
     @staticmethod
-    def from_json(value: Json) -> "TopicConfig":
-        """Read the bean; KeyError, TypeError or ValueError if it is none."""
+    def from_json(value: Json, moves: Moves | None = None) -> "TopicConfig":
+        """Read the bean; KeyError, TypeError or ValueError if it is none.
+
+        moves: where it has guests, only the queues before them are its own.
+        """
         attributes = value.get("attributes") or {}
-        return TopicConfig(
-            str(value["topicName"]),
-            max(int(value.get("writeQueueNums", 4)), int(value.get("readQueueNums", 4))),
+        name, queues = str(value["topicName"]), int(value.get("writeQueueNums", 4))
+        ids = list(moves.guests.get(name, ())) if moves is not None else []
+        if not ids:
+            queues = max(queues, int(value.get("readQueueNums", 4)))
+        made = TopicConfig(
+            name,
+            min([queues, *ids]),
             int(value.get("perm", 6)),
             int(value.get("topicSysFlag", 0)),
             bool(value.get("order", False)),
@@ -96,6 +117,17 @@ class TopicConfig:
             max(0, int(attributes.get(LITE_EXPIRATION, 0))),
             str(attributes.get(OWNER, "")),
         )
+        return made.with_guests(moves) if moves is not None and ids else made
+
+    def with_guests(self, moves: Moves) -> "TopicConfig":
+        """The topic with its open guests, which may lie behind others that readers find empty."""
+        guests = moves.guests.get(self.name, {}).items()
+        last = max((queue_id for queue_id, one in guests if one.first is not None), default=-1)
+        return replace(self, guests=max(0, last + 1 - self.queues))
+
+    def own(self) -> "TopicConfig":
+        """The topic without guests, as changes name it."""
+        return replace(self, guests=0)
 
 
 def new_group(name: str) -> Json:
@@ -125,6 +157,7 @@ class Metadata:
     timers: tuple[int, int] = (0, 0)  # first pending timer, first note of a delivery
     floors: dict[str, dict[int, int]] = field(default_factory=dict)
     births: Births = field(default_factory=Births)
+    moves: Moves = field(default_factory=Moves)
     filters: dict[str, dict[str, Json]] = field(default_factory=dict)  # by topic and group
     filter_changes: int = 0
     sinks: dict[str, Json] = field(default_factory=dict)  # last published batch, newest last
@@ -175,7 +208,9 @@ class Metadata:
         """The log now has everything from another program's files."""
 
     def _apply_topic(self, change: Json) -> None:
-        config = TopicConfig.from_json(change["topic"])
+        if "birth" in change:
+            self.moves.forget(str(change["topic"]["topicName"]))
+        config = TopicConfig.from_json(change["topic"], self.moves)
         self.topics[config.name] = config
         self.births.note(self.births.topics, config.name, change)
         if "floors" in change:
@@ -184,6 +219,7 @@ class Metadata:
     def _apply_delete_topic(self, change: Json) -> None:
         name = str(change["topic"])
         self.topics.pop(name, None)
+        self.moves.forget(name)
         self.births.note(self.births.topics, name, change)
         self._raise_floors(name, change)
         self._forget_filters(topic=name)
@@ -193,6 +229,21 @@ class Metadata:
         floors = self.floors.setdefault(name, {})
         for queue, offset in change.get("floors", {}).items():
             floors[int(queue)] = max(int(offset), floors.get(int(queue), 0))
+
+    def _apply_seal(self, change: Json) -> None:
+        self.moves.apply_seal(change)
+
+    def _apply_guest(self, change: Json) -> None:
+        self.moves.apply_guest(change)
+
+    def _apply_open(self, change: Json) -> None:
+        self.moves.apply_open(change)
+        name = str(change["topic"])
+        if name in self.topics:
+            self.topics[name] = self.topics[name].with_guests(self.moves)
+
+    def _apply_revoke(self, change: Json) -> None:
+        self.moves.apply_revoke(change)
 
     def _apply_forget_light_queues(self, change: Json) -> None:
         names = set(change["ends"])
@@ -410,6 +461,7 @@ class Metadata:
         self.delay_offsets, self.floors = made.delay_offsets, made.floors
         if made.births.known:  # else of a master of version 0.1.0
             self.births = made.births
+        self.moves.take(made.moves)
         self.done, self.timers = made.done, made.timers
         self.filters, self.sinks = made.filters, made.sinks
         self.access.replace(made.access)
@@ -422,11 +474,11 @@ class Metadata:
     def from_json(value: Json) -> "Metadata":
         """The tables in a snapshot's value. Raises one of NOT_THE_SHAPE if it is none."""
         made = Metadata()
-        made.topics = topics_of(value["topics"])
+        made.adopt_own(value)
+        made.topics = topics_of(value["topics"], made.moves)
         made.groups = {str(name): dict(row) for name, row in value["groups"].items()}
         made.offsets = offsets_of(value["offsets"])
         made.delay_offsets = {int(k): int(o) for k, o in value["delays"].items()}
-        made.adopt_own(value)
         made.filters = {str(name): dict(row) for name, row in (value.get("filters") or {}).items()}
         made.applied = int(value["applied"])
         return made
@@ -437,6 +489,7 @@ class Metadata:
             self.floors[str(name)] = {int(q): int(o) for q, o in row.items()}
         known = "births" in value
         self.births = Births.from_rows(value["births"]) if known else Births(known=False)
+        self.moves = Moves.from_rows(value.get("moves") or {})
         self._adopt_done(value.get("done") or {})
         low, noted = value.get("timers") or (0, 0)
         self.timers = (int(low), int(noted))
@@ -473,6 +526,7 @@ class Metadata:
             {name: dict(row) for name, row in sorted(self.quotas.items())},
             self.applied,
             self.changes,
+            self.moves.rows(),
         )
 
 
@@ -494,6 +548,7 @@ class Snapshot:
     quotas: Json
     applied: int
     changes: int
+    moves: Json = field(default_factory=dict)
 
     def tables(self) -> Json:
         """Encode all tables as `Metadata.from_json` reads them."""
@@ -511,6 +566,7 @@ class Snapshot:
             "access": self.access,
             "quotas": self.quotas,
             "applied": self.applied,
+            **({"moves": self.moves} if self.moves else {}),
         }
 
     def to_bytes(self) -> bytes:
@@ -518,9 +574,10 @@ class Snapshot:
         return json.dumps(self.tables(), separators=(",", ":")).encode()
 
 
-def topics_of(rows: Json) -> dict[str, TopicConfig]:
+def topics_of(rows: Json, moves: Moves | None = None) -> dict[str, TopicConfig]:
     """Topics by name, from a table's entries. Raises one of NOT_THE_SHAPE if they are none."""
-    return {config.name: config for config in map(TopicConfig.from_json, rows.values())}
+    found = (TopicConfig.from_json(row, moves) for row in rows.values())
+    return {config.name: config for config in found}
 
 
 def offsets_of(rows: Json) -> dict[tuple[str, str], dict[int, int]]:
@@ -540,7 +597,8 @@ def offsets_of(rows: Json) -> dict[tuple[str, str], dict[int, int]]:
 
 def changes_of(tables: Metadata) -> list[Json]:
     """Changes that turn empty tables into these, as far as RocketMQ's files have them."""
-    found: list[Json] = [{"op": "topic", "topic": row.to_json()} for row in tables.topics.values()]
+    topics = tables.topics.values()
+    found: list[Json] = [{"op": "topic", "topic": row.own().to_json()} for row in topics]
     found += [{"op": "group", "group": row} for row in tables.groups.values() if "groupName" in row]
     for (topic, group), row in tables.offsets.items():
         offsets = {topic: {str(queue): offset for queue, offset in row.items()}}

@@ -109,7 +109,7 @@ class Export:
 
 
 def _adopt_topics(tables: Metadata, value: Json) -> None:
-    tables.topics = topics_of(value["topicConfigTable"])
+    tables.topics = topics_of(value["topicConfigTable"], tables.moves)
 
 
 def _adopt_groups(tables: Metadata, value: Json) -> None:
@@ -337,7 +337,9 @@ def consumed_of(tables: Metadata) -> dict[QueueKey, int]:
     found = {(SCHEDULE_TOPIC, level - 1): offset for level, offset in tables.delay_offsets.items()}
     for (topic, _), row in tables.offsets.items():
         for queue_id, offset in row.items() if topic in tables.topics else ():
-            found[topic, queue_id] = max(found.get((topic, queue_id), 0), offset)
+            first = tables.moves.first_of(topic, queue_id)
+            if first is None or offset > first:  # else it may have had none yet
+                found[topic, queue_id] = max(found.get((topic, queue_id), 0), offset)
     return found
 
 

@@ -6,6 +6,7 @@ only once the log has the batch.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.columns import BadProperties, Columns
@@ -29,6 +30,8 @@ from duolog_server.store.lightqueues import (
     NAME_BYTES_MAX,
     is_light,
 )
+from duolog_server.store.metadata import SYSTEM_TOPIC, follow_moves, may_move
+from duolog_server.store.moves import Closed, Moves, Place
 from duolog_server.store.names import check_topic
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.options import StoreOptions
@@ -48,6 +51,7 @@ from duolog_server.store.status import PutMessageStatus
 QUEUE_ID_MAX = 65535
 MESSAGES_PER_BATCH_MAX = 1 << 20
 _HIDDEN = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)  # without a queue of their own
+_MOVED = PutMessageStatus.QUEUE_MOVED
 
 
 @dataclass(slots=True)  # not frozen, which takes four times as long: one is made for each put
@@ -86,7 +90,8 @@ class PutResult:
     queue_offset: of the first message stored now. duplicates: leading messages that were stored
     before, in the runs given. end_offset: log offset that must be durable (and replicated) before
     the batch may be acknowledged. places: log offsets of the messages stored now, if the batch asks
-    for them.
+    for them. moved_to: where a queue continues that takes no more messages; it then has no other
+    message of the batch than `duplicates`.
     """
 
     status: PutMessageStatus
@@ -98,6 +103,7 @@ class PutResult:
     count: int = 0
     duplicates: tuple[Run, ...] = ()
     places: I64 = field(default_factory=lambda: EMPTY_I64, compare=False)
+    moved_to: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,7 @@ class Puts:
     """Appends batches.
 
     ends: the queue offset that the next message of every queue gets. light: gives places in light
-    queues.
+    queues. moves: by all records in the log; those of the tables may be behind.
     """
 
     def __init__(
@@ -150,6 +156,7 @@ class Puts:
         store_host: Host,
     ) -> None:
         self.ends = QueueEnds()
+        self.moves = Moves()
         self._options = options
         self._log = log
         self._queues = queues
@@ -161,6 +168,7 @@ class Puts:
         """`MessageStore.put` of a writable store."""
         try:
             self._check(batch)
+            moves = self._moves_after(batch) if batch.topic == SYSTEM_TOPIC else None
             light = self.light.places(batch.light_queues, self.ends) if batch.light_queues else []
             if light:
                 batch = replace(batch, columns=with_places(batch.columns, light))
@@ -184,6 +192,10 @@ class Puts:
                 PutMessageStatus.MESSAGE_ILLEGAL,
                 f"sequences from {batch.sequence + first} on are partly stored, in other batches",
             )
+        closed = self._closed(batch.topic, batch.queue_id)
+        if closed is not None:
+            result = self._stored_before(batch, known) if known else PutResult(_MOVED)
+            return replace(result, status=_MOVED, reason=closed.reason, moved_to=closed.following)
         if batch.expect_offset is not None:
             following = QueueOffset(self.ends.get((batch.topic, batch.queue_id), 0))
             if following != batch.expect_offset + first:
@@ -193,7 +205,41 @@ class Puts:
         if result.status is PutMessageStatus.PUT_OK:
             for key, offset in light:
                 self.ends[key] = offset + 1
+            if moves is not None:
+                self.keep_to(moves)
         return result
+
+    def keep_to(self, moves: Moves) -> None:
+        """From now on, closed queues take no message; open guests begin at their first offset."""
+        self.moves = moves
+        for key, first in moves.opened():
+            self.ends[key] = max(first, self.ends.get(key, 0))
+
+    def _moves_after(self, batch: PutBatch) -> Moves | None:
+        """The moves after a batch of metadata, None if it changes none.
+
+        Raises BadMessage for a seal that does not end where its queue does.
+        """
+        bodies = batch.columns.bodies.tobytes()
+        if not may_move(bodies):
+            return None
+        moves = self.moves.copy()
+        for start, end in pairwise(batch.columns.body_offsets.tolist()):
+            follow_moves(moves, bodies[start:end])
+        for topic, seals in moves.seals.items():
+            for queue_id, seal in seals.items():
+                if self.moves.seal_of(topic, queue_id) is not None:
+                    continue
+                end, closed = self.ends.get((topic, queue_id), 0), self._closed(topic, queue_id)
+                if closed is not None:
+                    raise BadMessage(closed.reason)
+                if end != seal.end:
+                    raise BadMessage(f"queue {topic}/{queue_id} ends at {end}, not at {seal.end}")
+        return moves
+
+    def _closed(self, topic: str, queue_id: int) -> Closed | None:
+        moves = self.moves
+        return moves.closed(topic, queue_id) if moves.seals or moves.guests else None
 
     def put_singles(self, singles: Singles, wall_ms: WallMs) -> SinglesResult:
         """`MessageStore.put_singles` of a writable store."""
@@ -214,8 +260,11 @@ class Puts:
         fields, count = singles.fields, singles.columns.count
         if fields.shape != (SINGLES_FIELDS, count) or count > MESSAGES_PER_BATCH_MAX:
             raise BadMessage(f"{count} messages have header fields of shape {fields.shape}")
-        for queue_id in singles.queue_ids:
+        for queue_id in dict.fromkeys(singles.queue_ids):
             _check_queue(queue_id)
+            closed = self._closed(singles.topic, queue_id)
+            if closed is not None:
+                raise Refused(_MOVED, closed.reason)
         if (fields[FIELD_SYSFLAG] & TRANSACTION_MASK).any():
             raise BadMessage("a transaction's message needs a put of its own")
         singles.columns.check(self._options.max_message_size)
@@ -365,8 +414,8 @@ def _no_segment(error: OSError) -> tuple[PutMessageStatus, str]:
 _PAIR, _END = b"\x01", b"\x02"
 
 
-class NoPlace(BadMessage):
-    """A light queue takes no message now."""
+class Refused(BadMessage):
+    """A queue takes no message now."""
 
     def __init__(self, status: PutMessageStatus, reason: str) -> None:
         super().__init__(reason)
@@ -390,13 +439,13 @@ class LightPuts:
         self._held.difference_update(names)
 
     def places(self, names: Sequence[str], ends: QueueEnds) -> list[tuple[QueueKey, int]]:
-        """Light queues, and the queue offset of the next message in each. Raises NoPlace."""
+        """Light queues, and the queue offset of the next message in each. Raises Refused."""
         if not self._held.isdisjoint(names):
             status = PutMessageStatus.SERVICE_NOT_AVAILABLE
-            raise NoPlace(status, "the light queue is being deleted")
+            raise Refused(status, "the light queue is being deleted")
         new = sum((name, 0) not in ends for name in names)
         if new and ends.light_count + new > self._queues_max:
-            raise NoPlace(
+            raise Refused(
                 PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
                 f"this node has reached its limit of {self._queues_max} light queues "
                 "(store.max_lmq_consume_queue_num)",

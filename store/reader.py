@@ -141,7 +141,7 @@ class ColumnReader:
             )
         low, high = queue.min_offset, queue.max_offset
         start, end = int(queue_offset), int(high)
-        outside = self._outside(queue_offset, low, high)
+        outside = outside_of(queue_offset, low, high)
         if outside is not None:
             return outside
         if ext is not None and (len(wanted.tags_codes) or wanted.bits is not None):
@@ -168,20 +168,6 @@ class ColumnReader:
             lost += following - offset
             offset = following
         return self._result(state, offset, low, queue.max_offset, lost)
-
-    @staticmethod
-    def _outside(
-        queue_offset: QueueOffset, low: QueueOffset, high: QueueOffset
-    ) -> GetResult | None:
-        if high == 0:
-            return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, QueueOffset(0), low, high)
-        if queue_offset < low:
-            return GetResult(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high)
-        if queue_offset == high:
-            return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, high, low, high)
-        if queue_offset > high:
-            return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        return None
 
     def _decode(self, found: EntrySlice, offset: int, wanted: Wanted, state: I64) -> int:
         """Decode what is wanted of one entry slice, segment after segment."""
@@ -253,6 +239,19 @@ class ColumnReader:
             self._table[:, :count].copy(),
             lost,
         )
+
+
+def outside_of(queue_offset: QueueOffset, low: QueueOffset, high: QueueOffset) -> GetResult | None:
+    """The answer for an offset outside a queue [low, high); None for one inside."""
+    if high == 0:
+        return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, QueueOffset(0), low, high)
+    if queue_offset < low:
+        return GetResult(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high)
+    if queue_offset == high:
+        return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, high, low, high)
+    if queue_offset > high:
+        return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+    return None
 
 
 def _unit_matches(

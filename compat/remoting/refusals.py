@@ -25,6 +25,7 @@ PUT_CODES: dict[PutMessageStatus, ResponseCode] = {
     PutMessageStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
     PutMessageStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
     PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutMessageStatus.QUEUE_MOVED: ResponseCode.SERVICE_NOT_AVAILABLE,
     PutMessageStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
     PutMessageStatus.MESSAGE_TOO_LARGE: ResponseCode.MESSAGE_ILLEGAL,
     PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,

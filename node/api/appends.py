@@ -66,7 +66,10 @@ class Appends:
             return self._reject(reply, request, named, str(error))
         if result.status is not PutMessageStatus.PUT_OK:
             reply.queue_offset = result.queue_offset  # where another was expected
-            self._say_refused(reply, request, PUT_STATUS[result.status], result.reason)
+            status = PUT_STATUS[result.status]
+            if result.duplicates:  # of a moved queue: so part of the batch is stored
+                status = wire.UNKNOWN_ERROR
+            self._say_refused(reply, request, status, result.reason)
             return reply, None
         self._fill(reply, result)
         return reply, waiting

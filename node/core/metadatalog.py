@@ -48,8 +48,10 @@ from duolog_server.store.metadata import (
 )
 from duolog_server.store.metadatafiles import MetadataFiles, SavedEnds
 from duolog_server.store.metadatarecovery import Doubt, MetadataRecovery, Recovered
+from duolog_server.store.moves import Place
 from duolog_server.store.names import check_topic
 from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.puts import QUEUE_ID_MAX
 from duolog_server.store.reader import Wanted
 from duolog_server.store.status import BrokerRole, PutMessageStatus
 
@@ -213,10 +215,12 @@ class MetadataLog:
             self._missing_after = self._stored
         self.catch_up()
         self._tell_quotas()
+        self._drop_unbegun()
         if self._store.role is not BrokerRole.SLAVE:
             self._keep_births()
             self._keep_floors()
         self._apply_floors()
+        self._store.keep_to(self.tables.moves, self.tables.applied)
         if self._store.role is not BrokerRole.SLAVE:
             self._keep_offsets()
         for topic in {name for name, _ in self._store.queue_keys()} - set(self.tables.topics):
@@ -258,12 +262,21 @@ class MetadataLog:
         self._keep_births()
         self._keep_floors()
         self._apply_floors()  # queue offsets were counted again, from the existing files
+        self._store.keep_to(self.tables.moves, self.tables.applied)
         self._keep_offsets()
 
     def _keep_births(self) -> None:
         """A master's tables may come from another log, as where only config/ was restored."""
         if self.tables.births.keep_within(self._store.max_offset):
             self.tables.changes += 1
+
+    def _drop_unbegun(self) -> None:
+        """At start: queues without messages begin at their floors, also where a kill left files."""
+        for topic, row in self.tables.floors.items():
+            for queue_id, floor in row.items():
+                self._store.drop_unbegun(topic, queue_id, floor)
+        for (topic, queue_id), first in self.tables.moves.opened():
+            self._store.drop_unbegun(topic, queue_id, first)
 
     def _keep_floors(self) -> None:
         """Nor did a queue reach further than in the log, if it has messages there."""
@@ -318,6 +331,8 @@ class MetadataLog:
             if is_system_topic(topic) or topic in self.tables.floors:
                 continue
             if is_light(topic) or (cut and not self._store.queue_range(topic, queue_id)[1]):
+                continue
+            if self.tables.moves.guest_of(topic, queue_id) is not None:
                 continue
             known = self.tables.topics.get(topic, TopicConfig(topic, 1))
             self.tables.topics[topic] = replace(known, queues=max(queue_id + 1, known.queues))
@@ -425,6 +440,7 @@ class MetadataLog:
         self._lacking = False
         self._tell_quotas()
         self._apply_floors()
+        self._store.keep_to(self.tables.moves, self.tables.applied)
         self.catch_up()
 
     async def save(self) -> None:
@@ -583,6 +599,7 @@ class MetadataLog:
         Its birth counts at once: what is copied before the change is confirmed is younger.
         """
         change, births = self._making(config), self.tables.births
+        self._check_guests(config)
         offset, _ = self._put(change)
         births.note(births.topics, config.name, change)
         return offset
@@ -591,12 +608,55 @@ class MetadataLog:
         """The change that makes or alters a topic, with its birth where one of its name was
         deleted. Its queues begin after what was stored until the deletion was confirmed.
         """
-        change: Json = {"op": "topic", "topic": config.to_json()}
+        change: Json = {"op": "topic", "topic": config.own().to_json()}
         tables = self.tables
         deleted = config.name in tables.births.topics or config.name in tables.floors
         if not deleted or self.exists(config.name):
             return change
         return {**change, "birth": self._store.max_offset, "floors": self._floors(config.name)}
+
+    def _check_guests(self, config: TopicConfig) -> None:
+        """Raise BadMessage for a topic that would get more queues than lie before its guests.
+
+        Their ids are used up: the name of a guest's queue is another one.
+        """
+        guests = self._store.puts.moves.guests.get(config.name, {})
+        first = min(guests, default=config.queues)
+        if config.queues > first:
+            raise BadMessage(
+                f"topic {config.name} cannot have {config.queues} queues: queue {first} is there "
+                "for a queue of another replica group, which was moved here or was to be"
+            )
+
+    async def seal(self, topic: str, queue_id: int, following: Place, move: str) -> int:
+        """Seal a queue: it ends at its next offset, and continues elsewhere; where it ends.
+
+        No put comes between. Raises as `change`.
+        """
+        end = self._store.next_offset(topic, queue_id)
+        to = {"end": end, "group": following.group, "to": following.queue_id}
+        await self.change({"op": "seal", "topic": topic, "queue": queue_id, **to, "move": move})
+        sealed = self.tables.moves.seal_of(topic, queue_id)
+        return sealed.end if sealed is not None else end
+
+    async def reserve_guest(self, topic: str, name: Place, came_from: Place, move: str) -> int:
+        """Reserve a queue of a topic for one that is to move here; its id, which was never used.
+
+        Raises UnknownTopic, BadMessage if no id is left, and as `change`.
+        """
+        known = self.creating(topic) or self.topics.get(topic)
+        if known is None:
+            raise sdk.UnknownTopic(f"topic {topic!r} does not exist")
+        moves = self._store.puts.moves
+        reserved = moves.reserved_by(topic, move)
+        used = *self._store.queue_ends(topic), *moves.guests.get(topic, ()), known.queues - 1
+        queue_id = reserved[0] if reserved is not None else max(used) + 1
+        if queue_id > QUEUE_ID_MAX:
+            raise BadMessage(f"topic {topic} has no queue id left")
+        places = {"group": name.group, "of": name.queue_id, "from": list(came_from)}
+        change = {"op": "guest", "topic": topic, "queue": queue_id, **places, "move": move}
+        await self.change(change)
+        return queue_id
 
     def _floors(self, topic: str) -> Json:
         """Where queues of a topic that is made after this one begin."""

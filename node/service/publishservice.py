@@ -54,6 +54,7 @@ _LATER = frozenset(
         PutMessageStatus.SERVICE_NOT_AVAILABLE,
         PutMessageStatus.CREATE_MAPEDFILE_FAILED,
         PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH,
+        PutMessageStatus.QUEUE_MOVED,
     )
 )
 

@@ -1,0 +1,199 @@
+"""Moves: queues that are sealed here and continue elsewhere, and guests, which carry on others'.
+
+The name of a queue is the place of its birth. A place that carries a span of another name is a
+guest: reserved first, closed to puts and readers, then opened at the offset at which the span
+before it was sealed; or revoked, which uses up its id. Records in the log say so. Of those that
+contradict each other the first one counts: a log may hold those of a master that the next one did
+not know.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from duolog_server.store.queueends import QueueKey
+
+Json = dict[str, Any]
+
+
+class Place(NamedTuple):
+    """A queue of a replica group."""
+
+    group: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """A queue ends at an offset, and continues elsewhere."""
+
+    end: int
+    following: Place
+    move: str
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A queue that carries on another one. first: its first offset; None: it is reserved."""
+
+    name: Place
+    came_from: Place
+    move: str
+    first: int | None = None
+    revoked: bool = False
+
+
+class Closed(NamedTuple):
+    """Why a queue takes no messages, and where it continues; None: not known here."""
+
+    reason: str
+    following: Place | None
+
+
+@dataclass(slots=True)
+class Moves:
+    """Seals and guests, by topic and queue id."""
+
+    seals: dict[str, dict[int, Seal]] = field(default_factory=dict)
+    guests: dict[str, dict[int, Guest]] = field(default_factory=dict)
+
+    def seal_of(self, topic: str, queue_id: int) -> Seal | None:
+        """The seal of a queue."""
+        return self.seals.get(topic, {}).get(queue_id)
+
+    def guest_of(self, topic: str, queue_id: int) -> Guest | None:
+        """What a queue carries on; None for a queue that is a name."""
+        return self.guests.get(topic, {}).get(queue_id)
+
+    def first_of(self, topic: str, queue_id: int) -> int | None:
+        """The first offset of an open guest."""
+        guest = self.guest_of(topic, queue_id)
+        return guest.first if guest is not None else None
+
+    def reserved_by(self, topic: str, move: str) -> tuple[int, Guest] | None:
+        """The guest that a move reserved, whatever became of it."""
+        found = self.guests.get(topic, {}).items()
+        return next(((queue_id, one) for queue_id, one in found if one.move == move), None)
+
+    def opened(self) -> Iterator[tuple[QueueKey, int]]:
+        """The open guests, and their first offsets."""
+        for topic, guests in self.guests.items():
+            for queue_id, guest in guests.items():
+                if guest.first is not None:
+                    yield (topic, queue_id), guest.first
+
+    def closed(self, topic: str, queue_id: int) -> Closed | None:
+        """Why a queue takes no messages, None if it does."""
+        seal, guest = self.seal_of(topic, queue_id), self.guest_of(topic, queue_id)
+        if seal is not None:
+            to = f"{seal.following.group}/{seal.following.queue_id}"
+            reason = f"queue {topic}/{queue_id} ends at {seal.end}, and continues at {to}"
+            return Closed(reason, seal.following)
+        if guest is None or guest.first is not None:
+            return None
+        why = "never was opened" if guest.revoked else "is not open yet"
+        return Closed(f"queue {topic}/{queue_id} is there for a move, and {why}", None)
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def apply_seal(self, change: Json) -> None:
+        """Seal a queue."""
+        seal = Seal(_offset(change["end"]), _place(change["group"], change["to"]), _move(change))
+        topic, queue_id = _key(change)
+        self.seals.setdefault(topic, {}).setdefault(queue_id, seal)
+
+    def apply_guest(self, change: Json) -> None:
+        """Reserve a guest."""
+        (topic, queue_id), move = _key(change), _move(change)
+        guest = Guest(_place(change["group"], change["of"]), _place(*change["from"]), move)
+        if self.reserved_by(topic, move) is None:
+            self.guests.setdefault(topic, {}).setdefault(queue_id, guest)
+
+    def apply_open(self, change: Json) -> None:
+        """Open a reserved guest."""
+        self._settle(change, first=_offset(change["first"]))
+
+    def apply_revoke(self, change: Json) -> None:
+        """Give up a reserved guest."""
+        self._settle(change, revoked=True)
+
+    def _settle(self, change: Json, **how: Any) -> None:
+        (topic, queue_id), move = _key(change), _move(change)
+        guest = self.guest_of(topic, queue_id)
+        if guest is not None and guest.move == move and guest.first is None and not guest.revoked:
+            self.guests[topic][queue_id] = replace(guest, **how)
+
+    def forget(self, topic: str) -> None:
+        """Forget a topic that was deleted, or is made again."""
+        self.seals.pop(topic, None)
+        self.guests.pop(topic, None)
+
+    # -- snapshots -----------------------------------------------------------------------------
+
+    def rows(self) -> Json:
+        """A copy for a snapshot; `from_rows` reads it. Empty if nothing ever moved."""
+        seals = {
+            topic: {str(q): [one.end, *one.following, one.move] for q, one in sorted(rows.items())}
+            for topic, rows in sorted(self.seals.items())
+        }
+        guests = {
+            topic: {
+                str(q): [*one.name, *one.came_from, one.move, one.first, one.revoked]
+                for q, one in sorted(rows.items())
+            }
+            for topic, rows in sorted(self.guests.items())
+        }
+        return {"seals": seals, "guests": guests} if seals or guests else {}
+
+    @staticmethod
+    def from_rows(value: Json) -> "Moves":
+        """The tables of a snapshot; of one that has none, empty ones.
+
+        Raises one of `store.metadata.NOT_THE_SHAPE` if they are none.
+        """
+        made = Moves()
+        for topic, q, (end, group, to, move) in _rows_of(value.get("seals")):
+            made.seals.setdefault(topic, {})[q] = Seal(_offset(end), _place(group, to), str(move))
+        for topic, q, (group, of, before, at, move, first, revoked) in _rows_of(
+            value.get("guests")
+        ):
+            opened = None if first is None else _offset(first)
+            guest = Guest(_place(group, of), _place(before, at), str(move), opened, bool(revoked))
+            made.guests.setdefault(topic, {})[q] = guest
+        return made
+
+    def copy(self) -> "Moves":
+        """Tables of their own, with the same rows."""
+        return Moves(
+            {topic: dict(rows) for topic, rows in self.seals.items()},
+            {topic: dict(rows) for topic, rows in self.guests.items()},
+        )
+
+    def take(self, other: "Moves") -> None:
+        """Take the rows of other tables."""
+        self.seals, self.guests = other.seals, other.guests
+
+
+def _key(change: Json) -> QueueKey:
+    return str(change["topic"]), _offset(change["queue"])
+
+
+def _place(group: Any, queue_id: Any) -> Place:
+    return Place(str(group), _offset(queue_id))
+
+
+def _move(change: Json) -> str:
+    return str(change["move"])
+
+
+def _offset(value: Any) -> int:
+    number = int(value)
+    if number < 0:
+        raise ValueError(f"{number} is no queue id or offset")
+    return number
+
+
+def _rows_of(value: Any) -> Iterator[tuple[str, int, list[Any]]]:
+    for topic, rows in (value or {}).items():
+        for queue_id, row in rows.items():
+            yield str(topic), _offset(queue_id), row
