@@ -17,6 +17,7 @@ import pytest
 from bench.peers import maven
 from duolog_server.store import dump
 from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.metadata import SYSTEM_TOPIC
 from duolog_server.store.osdisk import OsDisk
 from tests.interop.writer import OPTIONS
 from tests.support import crash, open_noisily, put_ok, read_all
@@ -195,3 +196,30 @@ def test_duolog_continues_a_directory_of_rocketmq(rocketmq: Path, tmp_path: Path
     opened.store.shutdown()
     same(ours(path), ask(rocketmq, path))
     crash(open_noisily(path, OPTIONS).store)
+
+
+def test_rocketmq_reads_a_guest_as_a_queue_whose_oldest_files_are_deleted(
+    rocketmq: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    writer(path, 3000).communicate()
+    store = open_noisily(path, OPTIONS).store
+    end = store.next_offset("flights", 3)
+    move: dict[str, Any] = {"topic": "flights", "move": "m"}
+    opened = {"op": "open", "queue": 4, "first": 1234, **move}
+    changes: list[dict[str, Any]] = [
+        {"op": "seal", "queue": 3, "end": end, "group": "b", "to": 4, **move},
+        {"op": "guest", "queue": 4, "group": "a", "of": 3, "from": ["a", 3], **move},
+        opened,
+        {"op": "guest", "queue": 5, "group": "a", "of": 2, "from": ["a", 2], **move, "move": "n"},
+        {**opened, "queue": 5, "move": "n"},  # without a message, it has no file
+    ]
+    rows = [json.dumps(change, separators=(",", ":")).encode() for change in changes]
+    put_ok(store, rows, SYSTEM_TOPIC, accepted=True)
+    assert put_ok(store, [b"guest"] * 5, "flights", 4).queue_offset == 1234
+    store.shutdown()
+    expected, theirs = ours(path), ask(rocketmq, path)
+    guest, found = (one["queues"].pop("flights/4") for one in (expected, theirs))
+    assert (guest["min"], guest["max"], found["min"], found["max"]) == (1234, 1239, 1000, 1239)
+    assert found["entries"] == [[0, 0x7FFFFFFF, 0]] * 234 + guest["entries"]
+    same(expected, theirs)
