@@ -1,0 +1,122 @@
+"""What the target of a move does on a request of its source: answers by its tables, or stores.
+
+The tables are those of the confirmed log. So a request that they do not answer yet is stored as
+records, and answered by the tables once these are confirmed: whatever came in between, in whatever
+order, every request of a move gets answers that agree, from every master of the target.
+"""
+
+from typing import Any
+
+from duolog_server.ha.moverevents import (
+    Ask,
+    Nothing,
+    Open,
+    Opened,
+    Refused,
+    Reply,
+    Request,
+    Reserve,
+    Reserved,
+    Revoke,
+    Revoked,
+    Row,
+)
+from duolog_server.store.moves import Guest, Moves, Place
+
+Json = dict[str, Any]
+
+
+def reply_to(moves: Moves, topic: str, group: str, request: Request) -> Reply | None:
+    """The answer of this group by its confirmed tables; None: `records_for` are to be stored."""
+    if isinstance(request, Ask):
+        return _begun(moves, topic, group, request) or _undecided(moves, topic, group, request)
+    begun = _begun(moves, topic, group, request) if not isinstance(request, Open) else None
+    if isinstance(request, Revoke) and begun is not None:
+        return begun
+    found = moves.reserved_by(topic, request.move)
+    if found is None:
+        if isinstance(request, Open):
+            return Refused(request.move, "no queue is reserved for it")
+        return begun and Refused(request.move, f"move {begun.move} has begun from there")
+    queue_id, guest = found
+    place = Place(group, queue_id)
+    if guest.revoked:
+        return Revoked(guest.move)
+    if isinstance(request, Reserve):
+        return Reserved(guest.move, place)
+    if guest.first is None:
+        return None
+    if isinstance(request, Open) and guest.first != request.first:
+        return Refused(guest.move, f"it has begun at offset {guest.first}")
+    return Opened(guest.move, place, guest.first)
+
+
+def records_for(moves: Moves, topic: str, request: Request, next_id: int) -> list[Json]:
+    """The records that make an answer. next_id: a queue id of the topic that was never used."""
+    assert not isinstance(request, Ask)
+    move, found = request.move, moves.reserved_by(topic, request.move)
+    queue_id = next_id if found is None else found[0]
+    decided: Json = {"topic": topic, "queue": queue_id, "move": move}
+    match request:
+        case Reserve(_, name, came_from):
+            return [_guest(topic, queue_id, Guest(name, came_from, move))]
+        case Open(_, first):
+            return [{"op": "open", **decided, "first": first}]
+        case Revoke(_, came_from):
+            # A reservation that is still on the way finds the id of its move used.
+            burnt = [] if found else [_guest(topic, queue_id, Guest(came_from, came_from, move))]
+            return [*burnt, {"op": "revoke", **decided}]
+
+
+def row_of(moves: Moves, topic: str, at: Place) -> Row | None:
+    """What this group's log knows of a queue, for a registry that lost its row; None: nothing."""
+    seal, guest = moves.seal_of(topic, at.queue_id), moves.guest_of(topic, at.queue_id)
+    if seal is not None:
+        name, first = (guest.name, guest.first or 0) if guest is not None else (at, 0)
+        return Row(name, at, first, seal.move, seal.following.group)
+    if guest is None or guest.revoked:
+        return None
+    if guest.first is not None:
+        return Row(guest.name, at, guest.first)
+    return Row(guest.name, guest.came_from, 0, guest.move, at.group)
+
+
+def to_publish(moves: Moves, topic: str, at: Place, row: Row | None) -> Row | None:
+    """What the row of a queue should become, as the registry lost it or has not heard; or None."""
+    known, guest = row_of(moves, topic, at), moves.guest_of(topic, at.queue_id)
+    if known is None or row is None:
+        return known
+    unheard = guest is not None and guest.first is not None and row.move == guest.move
+    return known if unheard else None
+
+
+def guests(moves: Moves, topic: str) -> list[tuple[int, Guest]]:
+    """The queue ids and guests of a topic."""
+    return list(moves.guests.get(topic, {}).items())
+
+
+def _begun(moves: Moves, topic: str, group: str, asked: Reserve | Revoke | Ask) -> Opened | None:
+    for queue_id, guest in guests(moves, topic):
+        if guest.came_from == asked.came_from and guest.first is not None:
+            return Opened(guest.move, Place(group, queue_id), guest.first)
+    return None
+
+
+def _undecided(moves: Moves, topic: str, group: str, asked: Ask) -> Reserved | Nothing:
+    for queue_id, guest in guests(moves, topic):
+        if guest.came_from == asked.came_from and not guest.revoked:
+            return Reserved(guest.move, Place(group, queue_id))
+    return Nothing()
+
+
+def _guest(topic: str, queue_id: int, guest: Guest) -> Json:
+    name, came_from = guest.name, guest.came_from
+    return {
+        "op": "guest",
+        "topic": topic,
+        "queue": queue_id,
+        "group": name.group,
+        "of": name.queue_id,
+        "from": [came_from.group, came_from.queue_id],
+        "move": guest.move,
+    }

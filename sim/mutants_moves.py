@@ -1,0 +1,405 @@
+"""python -m sim.mutants_moves [NAME]: planted bugs of a queue's move, and shortest traces to them.
+
+They are for the models (`sim/movemodel.py`, `sim/crossmodel.py`), so `sim.mutants` does not list
+them. Bugs of what is not built yet are planted into the model's producer, node or reader, which
+stand for it: these are marked with `STANDS_IN`.
+
+The models cannot see some bugs yet, and none is faked:
+
+- A second end is accepted by the target: only the master that began a move seals it, so in a right
+  source no second end arises. A unit test shows the refusal.
+- A first batch is refused, and a second one accepted: a producer has one batch in flight here.
+- A delay is delivered into a sealed queue, or forwarded without a lookup: no delays here.
+- An append with an older layout is accepted: queues do not double here.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from duolog_server.ha import crossing, movetarget
+from duolog_server.ha import mover as machine
+from duolog_server.ha.mover import Mover, State
+from duolog_server.ha.moverevents import Abort, Open, Reserve, Revoke, Revoked
+from sim import crossmodel, movemodel
+from sim.crossmodel import Crossings, Readers
+from sim.movemodel import SCENARIOS, Model, Outcome, Put, Step, World
+from sim.planted import Mutant, Patch
+
+CROSSING = "crossing"
+STANDS_IN = "(stands in) "
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A planted bug, and the scenario that shows it."""
+
+    mutant: Mutant
+    scenario: str
+
+    def hunt(self) -> Outcome:
+        """Explore with the bug in the code."""
+        with self.mutant.planted():
+            if self.scenario == CROSSING:
+                return crossmodel.explore()
+            return movemodel.explore(next(s for s in SCENARIOS if s.name == self.scenario))
+
+
+# -- the source ------------------------------------------------------------------------------------
+
+
+def _opened_unconfirmed() -> list[Patch]:
+    """The target is asked once the seal is in the log."""
+    original = Mover._held
+
+    def held(self: Any, end: int) -> Any:
+        mover, effects = original(self, end)
+        opening = replace(mover, state=State.OPENING)
+        return opening, (*effects, *opening._awaited())
+
+    return [(Mover, "_held", held)]
+
+
+def _sealed_in_memory() -> list[Patch]:
+    """The master knows that the queue is sealed, and its log does not."""
+    original = Mover._held
+
+    def held(self: Any, end: int) -> Any:
+        mover, _ = original(self, end)
+        return mover._go(State.OPENING)
+
+    return [(Mover, "_held", held)]
+
+
+def _end_too_early() -> list[Patch]:
+    """A queue ends where it is confirmed, whatever is on its way."""
+    original = Model.end_of
+
+    def end_of(self: Any, side: Any, queue: int) -> int:
+        return original(self, side._replace(log=side.log[: side.confirmed]), queue)
+
+    return [(Model, "end_of", end_of)]
+
+
+def _unasked() -> list[Patch]:
+    """A master whose log has no seal takes puts, whatever it lost."""
+    original = machine.resume
+
+    def resume(start: Any, topic: str, at: Any) -> Any:
+        found = original(start, topic, at)
+        return None if found is not None and found.state is State.ASKING else found
+
+    return [(machine, "resume", resume)]
+
+
+def _row_over_log() -> list[Patch]:
+    """A new master continues the move that the row names, whatever its log lost."""
+    original = machine.resume
+
+    def resume(start: Any, topic: str, at: Any) -> Any:
+        found = original(start, topic, at)
+        if found is not None and found.state is State.ASKING and found.move:
+            return replace(found, state=State.RESERVING)
+        return found
+
+    return [(machine, "resume", resume)]
+
+
+def _row_inside() -> list[Patch]:
+    """Puts continue once the registry has it."""
+    return [(machine, "HOLDING", machine.HOLDING | {State.WITNESSING})]
+
+
+def _absence_believed() -> list[Patch]:
+    """What a new master's log lacks, it believes at once never to have been."""
+    original = machine.resume
+
+    def resume(start: Any, topic: str, at: Any) -> Any:
+        found = original(start, topic, at)
+        return found and replace(found, settled=True)
+
+    return [(machine, "resume", resume)]
+
+
+def _later_revoked() -> list[Patch]:
+    """A master that asks revokes any move that it hears of."""
+    return [(machine, "began_in", lambda move: 0)]
+
+
+def _aborted_late() -> list[Patch]:
+    """A move is aborted after its seal was stored."""
+    original = Mover.step
+
+    def step(self: Any, event: Any) -> Any:
+        if isinstance(event, Abort) and self.state in (State.SEALING, State.OPENING):
+            return self._go(State.REVOKING)
+        return original(self, event)
+
+    return [(Mover, "step", step)]
+
+
+# -- the target ------------------------------------------------------------------------------------
+
+
+def _own_beginning() -> list[Patch]:
+    """The target begins where its own queue does."""
+    original = movetarget.records_for
+
+    def records_for(moves: Any, topic: str, request: Any, next_id: int) -> Any:
+        if isinstance(request, Open):
+            request = replace(request, first=0)
+        return original(moves, topic, request, next_id)
+
+    return [(movetarget, "records_for", records_for)]
+
+
+def _guest_reused() -> list[Patch]:
+    """The queue id of a revoked guest is used again."""
+    original = movetarget.records_for
+
+    def records_for(moves: Any, topic: str, request: Any, next_id: int) -> Any:
+        free = [queue_id for queue_id, one in movetarget.guests(moves, topic) if one.revoked]
+        return original(moves, topic, request, free[0] if free else next_id)
+
+    return [(movetarget, "records_for", records_for)]
+
+
+def _reopened() -> list[Patch]:
+    """A queue that comes back is given the id that it had."""
+    original = movetarget.records_for
+
+    def records_for(moves: Any, topic: str, request: Any, next_id: int) -> Any:
+        if isinstance(request, Reserve) and moves.seal_of(topic, request.name.queue_id):
+            next_id = request.name.queue_id
+        return original(moves, topic, request, next_id)
+
+    return [(movetarget, "records_for", records_for)]
+
+
+def _revoke_forgotten() -> list[Patch]:
+    """The target says that a move is revoked, and stores nothing."""
+    original = movetarget.reply_to
+
+    def reply_to(moves: Any, topic: str, group: str, request: Any) -> Any:
+        reply = original(moves, topic, group, request)
+        if reply is None and isinstance(request, Revoke):
+            return Revoked(request.move)
+        return reply
+
+    return [(movetarget, "reply_to", reply_to)]
+
+
+def _unknown_not_burnt() -> list[Patch]:
+    """A move that was never reserved is revoked without a record of it."""
+    original = movetarget.reply_to
+
+    def reply_to(moves: Any, topic: str, group: str, request: Any) -> Any:
+        reply = original(moves, topic, group, request)
+        if reply is None and isinstance(request, Revoke):
+            unknown = moves.reserved_by(topic, request.move) is None
+            return Revoked(request.move) if unknown else None
+        return reply
+
+    return [(movetarget, "reply_to", reply_to)]
+
+
+def _revokes_all() -> list[Patch]:
+    """Whatever a place has reserved is revoked with the move that is named."""
+    replies, records = movetarget.reply_to, movetarget.records_for
+
+    def undecided(moves: Any, topic: str, request: Any) -> list[tuple[int, str]]:
+        found = movetarget.guests(moves, topic) if isinstance(request, Revoke) else []
+        return [(q, one.move) for q, one in found if one.first is None and not one.revoked]
+
+    def reply_to(moves: Any, topic: str, group: str, request: Any) -> Any:
+        waits = undecided(moves, topic, request)
+        return None if waits else replies(moves, topic, group, request)
+
+    def records_for(moves: Any, topic: str, request: Any, next_id: int) -> Any:
+        revoked = [
+            {"op": "revoke", "topic": topic, "queue": queue_id, "move": move}
+            for queue_id, move in undecided(moves, topic, request)
+        ]
+        return revoked or records(moves, topic, request, next_id)
+
+    return [(movetarget, "reply_to", reply_to), (movetarget, "records_for", records_for)]
+
+
+# -- producers and their nodes, which the model stands in for --------------------------------------
+
+
+def _held_is_stored() -> list[Patch]:
+    """A put that waited for the seal is answered PUT_OK."""
+
+    def moved(self: Any, world: World, put: Put, stored: int, to: Any) -> World:
+        if (put.first, put.at) != (world.client.first, world.client.at):
+            return world
+        _, entries = self.entries(world.sides[put.at[0]].log, put.at[1])
+        receipts = tuple((*put.at, len(entries) + n) for n in range(put.messages))
+        batch = world.client.batch + 1
+        client = world.client._replace(
+            batch=batch,
+            first=put.first + put.messages,
+            receipts=(*world.client.receipts, *receipts),
+        )
+        sent: World = self._send(world._replace(client=client))
+        return sent
+
+    return [(Model, "moved", moved)]
+
+
+def _moved_unseen() -> list[Patch]:
+    """A sealed queue has forgotten what is stored in it."""
+    original = Model._offer
+
+    def offer(self: Any, world: World, put: Put) -> World:
+        side = world.sides[put.at[0]]
+        mover = self._mover(side.mover) if side.mover else None
+        if mover is not None and mover.moved_to and movemodel.at_of(mover.span.at) == put.at:
+            went: World = self.moved(world, put, 0, mover.moved_to)
+            return went
+        return original(self, world, put)
+
+    return [(Model, "_offer", offer)]
+
+
+def _partly_is_whole() -> list[Patch]:
+    """A batch of which a part is stored is sent on as a whole."""
+    original = Model.moved
+
+    def moved(self: Any, world: World, put: Put, stored: int, to: Any) -> World:
+        return original(self, world, put, 0, to)
+
+    return [(Model, "moved", moved)]
+
+
+def _place_unasked() -> list[Patch]:
+    """What has no answer is sent to the new place, once that is known."""
+    original = Model._operator
+
+    def operator(self: Any, world: World) -> Iterator[Step]:
+        yield from original(self, world)
+        row, client = self._seen(world).row, world.client
+        if row is not None and movemodel.at_of(row.at) != client.at:
+            elsewhere = client._replace(at=movemodel.at_of(row.at))
+            yield ("the producer looks at the row",), self._send(world._replace(client=elsewhere))
+
+    return [(Model, "_operator", operator)]
+
+
+# -- crossings -------------------------------------------------------------------------------------
+
+
+def _by_delivery() -> list[Patch]:
+    """A group crosses once it was given the last message of a span."""
+    original = Crossings._read
+
+    def read(self: Any, state: Readers, span: int) -> Iterator[tuple[str, Readers]]:
+        for said, after in original(self, state, span):
+            if span < 2 and after.given[span] == crossmodel.ENDS[span]:
+                resets = after.here[span].resets
+                after = self._hear(after, span + 1, crossmodel.ENDS[span], resets)
+            yield said, after
+
+    return [(Crossings, "_read", read)]
+
+
+def _parent_only() -> list[Patch]:
+    """A reset closes the span that follows, and none behind it."""
+    original = crossing.to_close
+    return [(crossing, "to_close", lambda firsts, offset: original(firsts, offset)[-1:])]
+
+
+def _resets_close_nothing() -> list[Patch]:
+    return [(crossing, "to_close", lambda firsts, offset: [])]
+
+
+def _told_once() -> list[Patch]:
+    """A crossing is reported once, whether it is answered or not."""
+
+    def told(self: Any, state: Readers, span: int, sent: Any) -> Readers:
+        found: Readers = self._set(state, span, crossing.on_answer(state.here[span], sent))
+        return found
+
+    return [(Crossings, "_told", told)]
+
+
+def _one_early() -> list[Patch]:
+    """A group crosses when it has committed all but the last message."""
+    original = crossing.to_tell
+    return [(crossing, "to_tell", lambda here, end: original(here, end - 1))]
+
+
+def _unnumbered() -> list[Patch]:
+    """A report from before a reset counts after it."""
+    original = crossing.on_crossed
+
+    def on_crossed(here: Any, told: Any) -> Any:
+        return original(here, replace(told, resets=max(told.resets, here.resets)))
+
+    return [(crossing, "on_crossed", on_crossed)]
+
+
+def _numbers_meet() -> list[Patch]:
+    """A reset believes a span closed that another reset has opened under its number."""
+    return [(crossing, "on_closed", lambda here, there: (here, True))]
+
+
+def _bug(name: str, story: str, patches: Callable[[], list[Patch]], scenario: str) -> Planted:
+    return Planted(Mutant(name, story, patches), scenario)
+
+
+MOVES = [
+    _bug(
+        "move-open-unconfirmed", "opened before the seal is safe", _opened_unconfirmed, "failovers"
+    ),
+    _bug("move-seal-in-memory", "the seal is in no log", _sealed_in_memory, "failovers"),
+    _bug(
+        "move-end-too-early", STANDS_IN + "the end is taken too early", _end_too_early, "failovers"
+    ),
+    _bug("move-own-beginning", "the target chooses the offset", _own_beginning, "batches"),
+    _bug("move-guest-reused", "a revoked queue id is used again", _guest_reused, "aborts"),
+    _bug("move-reopened", "a queue that comes back is opened again", _reopened, "back"),
+    _bug("move-unasked", "an unclean source does not ask", _unasked, "unclean"),
+    _bug("move-revoke-forgotten", "a revoked move can be opened", _revoke_forgotten, "unclean"),
+    _bug("move-row-over-log", "the row is believed over the log", _row_over_log, "unclean"),
+    _bug("move-row-inside", "puts wait for the registry", _row_inside, "failovers"),
+    _bug("move-absence-believed", "a later master has the seal", _absence_believed, "failovers"),
+    _bug("move-later-revoked", "a former master revokes a move", _later_revoked, "unclean"),
+    _bug("move-aborted-late", "aborted after the seal", _aborted_late, "aborts"),
+    _bug("move-not-burnt", "a late reservation stays", _unknown_not_burnt, "aborts"),
+    _bug("move-revokes-all", "a late revocation ends a later move", _revokes_all, "aborts"),
+    _bug(
+        "move-held-stored", STANDS_IN + "a held put is answered PUT_OK", _held_is_stored, "batches"
+    ),
+    _bug("move-moved-unseen", STANDS_IN + "stored, and told moved", _moved_unseen, "batches"),
+    _bug("move-partly-whole", STANDS_IN + "a part is sent again", _partly_is_whole, "batches"),
+    _bug("move-place-unasked", STANDS_IN + "sent on without asking", _place_unasked, "batches"),
+    _bug("cross-by-delivery", STANDS_IN + "delivered is enough", _by_delivery, CROSSING),
+    _bug("cross-parent-only", "only the next span is closed", _parent_only, CROSSING),
+    _bug("cross-reset-closes-nothing", "a reset closes no span", _resets_close_nothing, CROSSING),
+    _bug("cross-told-once", "a lost crossing is not repeated", _told_once, CROSSING),
+    _bug("cross-one-early", "crossed at the last offset but one", _one_early, CROSSING),
+    _bug("cross-unnumbered", "an old crossing opens a gate again", _unnumbered, CROSSING),
+    _bug("cross-numbers-meet", "two resets have one number", _numbers_meet, CROSSING),
+]
+
+
+def main(names: list[str]) -> int:
+    """Hunt; the status is 1 where one is missed."""
+    missed = 0
+    for planted in MOVES:
+        if not names or planted.mutant.name in names:
+            outcome = planted.hunt()
+            print(
+                f"{planted.mutant.name}: {outcome.violation or 'MISSED'} ({outcome.states} states)"
+            )
+            for said in outcome.trace if names else ():
+                print(f"  {said}")
+            missed |= not outcome.violation
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,367 @@
+"""A move step by step; every order of steps is explored in tests/sim/test_movemodel.py."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from duolog_server.ha.mover import (
+    HOLDING,
+    Mover,
+    Span,
+    Start,
+    State,
+    begin,
+    resume,
+)
+from duolog_server.ha.moverevents import (
+    Abort,
+    Answered,
+    Append,
+    Ask,
+    Call,
+    Commit,
+    Committed,
+    Conflict,
+    Event,
+    Held,
+    Hold,
+    Nothing,
+    Open,
+    Opened,
+    Refused,
+    Release,
+    Report,
+    Reserve,
+    Reserved,
+    Retry,
+    Revoke,
+    Revoked,
+    Row,
+    Sealed,
+    Seen,
+    Settled,
+)
+from duolog_server.ha.movetarget import records_for, reply_to, row_of, to_publish
+from duolog_server.store.moves import Moves, Place, Seal
+
+TOPIC = "orders"
+HERE, THERE = Place("a", 3), Place("b", 4)
+SPAN = Span(HERE, HERE)
+PREPARED = Row(HERE, HERE, 0, "2-1", "b")
+DONE = Row(HERE, THERE, 10)
+CLEAR = Row(HERE, HERE, 0)
+SEAL = {"topic": TOPIC, "queue": 3, "end": 10, "group": "b", "to": 4, "move": "2-1"}
+
+
+def sealed() -> Moves:
+    moves = Moves()
+    moves.apply_seal(SEAL)
+    return moves
+
+
+def after(*events: Event) -> tuple[Mover, tuple[Any, ...]]:
+    """A move that begins and takes these events; the effects of the last one."""
+    mover, effects = begin(SPAN, "b", "2-1", Seen())
+    for event in events:
+        mover, effects = mover.step(event)
+    return mover, effects
+
+
+RESERVING: tuple[Event, ...] = (Committed(PREPARED, 7),)
+SEALING: tuple[Event, ...] = (*RESERVING, Answered(Reserved("2-1", THERE)), Held(10))
+OPENING: tuple[Event, ...] = (*SEALING, Sealed())
+WITNESSING: tuple[Event, ...] = (*OPENING, Answered(Opened("2-1", THERE, 10)))
+
+
+def test_a_move_from_its_first_step_to_its_last() -> None:
+    assert after()[1] == (Commit(PREPARED, 0),)
+    assert after(*RESERVING)[1] == (Call(Reserve("2-1", HERE, HERE)),)
+    mover, effects = after(*SEALING[:-1])
+    assert effects == (Hold(),)
+    assert mover.holds
+    assert mover.moved_to is None
+    assert after(*SEALING)[1] == (Append(Seal(10, THERE, "2-1")),)
+    assert after(*OPENING)[1] == (Call(Open("2-1", 10)),)
+    mover, effects = after(*WITNESSING)
+    assert effects == (Release(THERE), Commit(DONE, 7))
+    assert not mover.holds
+    assert mover.moved_to == THERE
+    mover, effects = mover.step(Committed(DONE, 8))
+    assert (mover.state, effects, mover.moved_to) == (State.DONE, (), THERE)
+
+
+@pytest.mark.parametrize("events", [(), RESERVING, OPENING, WITNESSING])
+def test_what_was_not_answered_is_sent_again(events: tuple[Event, ...]) -> None:
+    mover, effects = after(*events)
+    again, repeated = mover.step(Retry())
+    assert again == mover
+    assert repeated == tuple(one for one in effects if not isinstance(one, Release))
+
+
+def test_a_seal_is_stored_once() -> None:
+    mover, _ = after(*SEALING)
+    assert mover.step(Retry()) == (mover, ())
+
+
+def test_nothing_is_opened_before_its_seal_is_confirmed() -> None:
+    mover, _ = after(*SEALING)
+    assert mover.step(Answered(Opened("2-1", THERE, 10))) == (mover, ())
+
+
+@pytest.mark.parametrize("events", [(), RESERVING])
+def test_an_abort_before_the_seal_is_the_targets_word(events: tuple[Event, ...]) -> None:
+    mover, effects = after(*events, Abort())
+    assert effects == (Call(Revoke("2-1", HERE)),)
+    assert not mover.holds
+    mover, effects = mover.step(Answered(Revoked("2-1")))
+    assert effects == (Commit(CLEAR, mover.seen.revision),)
+    assert mover.step(Committed(CLEAR, 9))[0].state is State.ENDED
+
+
+@pytest.mark.parametrize("events", [SEALING, OPENING, WITNESSING])
+def test_no_abort_after_the_seal(events: tuple[Event, ...]) -> None:
+    mover, _ = after(*events)
+    assert mover.step(Abort()) == (mover, ())
+
+
+def test_a_refused_reservation_is_revoked() -> None:
+    mover, effects = after(*RESERVING, Answered(Refused("2-1", "its topic is of type LITE")))
+    assert mover.state is State.REVOKING
+    assert effects == (Call(Revoke("2-1", HERE)),)
+
+
+def test_answers_to_other_moves_change_nothing() -> None:
+    for events in (RESERVING, OPENING):
+        mover, _ = after(*events)
+        for reply in (Reserved("2-0", THERE), Opened("2-0", THERE, 10), Revoked("2-0")):
+            assert mover.step(Answered(reply)) == (mover, ())
+
+
+@pytest.mark.parametrize(
+    "reply", [Opened("2-1", THERE, 11), Refused("2-1", "begun at offset 11"), Revoked("2-1")]
+)
+def test_a_target_that_contradicts_the_seal_leaves_puts_waiting_and_is_reported(
+    reply: Any,
+) -> None:
+    mover, effects = after(*OPENING, Answered(reply))
+    assert mover.state is State.STRANDED
+    assert mover.holds
+    assert [type(one) for one in effects] == [Report]
+    assert "2-1" in effects[0].reason
+    mover, effects = mover.step(Answered(Opened("2-1", THERE, 10)))
+    assert effects[0] == Release(THERE)
+
+
+# -- the row ---------------------------------------------------------------------------------------
+
+
+def test_a_lost_answer_of_the_registry_is_told_by_the_row() -> None:
+    assert after(Conflict(Seen(PREPARED, 7)))[0].state is State.RESERVING
+    assert after(*WITNESSING, Conflict(Seen(DONE, 8)))[0].state is State.DONE
+
+
+@pytest.mark.parametrize("row", [replace(PREPARED, move="2-0"), DONE])
+def test_a_queue_that_moves_already_does_not_move_again(row: Row) -> None:
+    mover, effects = begin(SPAN, "b", "2-1", Seen(row, 3))
+    assert mover.state is State.ENDED
+    assert effects == (Report("the queue moves already"),)
+    assert after(Conflict(Seen(row, 3)))[0].state is State.ENDED
+
+
+def test_a_row_that_was_lost_is_written_anew() -> None:
+    _, effects = after(*WITNESSING, Conflict(Seen()))
+    assert effects == (Commit(DONE, 0),)
+
+
+def test_a_row_written_late_ends_no_later_state() -> None:
+    mover, _ = after(Abort(), Answered(Revoked("2-1")))
+    assert mover.state is State.CLEARING
+    mover, effects = mover.step(Committed(PREPARED, 7))
+    assert (mover.state, effects) == (State.CLEARING, ())
+    mover, effects = mover.step(Retry())
+    assert effects == (Commit(CLEAR, 7),)
+
+
+def test_a_row_of_another_move_is_not_cleared() -> None:
+    other = replace(PREPARED, move="2-2")
+    mover, effects = after(Abort(), Answered(Revoked("2-1")), Conflict(Seen(other, 9)))
+    assert (mover.state, effects) == (State.ENDED, ())
+
+
+# -- the next master of the source -----------------------------------------------------------------
+
+
+def resumed(moves: Moves, row: Row | None, doubted: str = "") -> Mover:
+    mover = resume(Start(3, moves, Seen(row, 5 if row else 0), doubted), TOPIC, HERE)
+    assert mover is not None
+    return mover
+
+
+@pytest.mark.parametrize("row", [None, PREPARED])
+def test_a_sealed_queue_is_opened_once_the_log_is_confirmed(row: Row | None) -> None:
+    mover = resumed(sealed(), row)
+    assert mover.holds
+    assert mover.step(Retry()) == (mover, ())
+    assert mover.step(Answered(Opened("2-1", THERE, 10))) == (mover, ())
+    mover, effects = mover.step(Settled())
+    assert effects == (Call(Open("2-1", 10)),)
+    _, effects = mover.step(Answered(Opened("2-1", THERE, 10)))
+    assert effects == (Release(THERE), Commit(DONE, 5 if row else 0))
+
+
+def test_what_is_witnessed_needs_no_call() -> None:
+    mover = resumed(sealed(), DONE)
+    assert (mover.state, mover.moved_to) == (State.DONE, THERE)
+
+
+def test_a_queue_that_never_moved_has_no_move() -> None:
+    assert resume(Start(3, Moves(), Seen()), TOPIC, HERE) is None
+    assert resume(Start(3, Moves(), Seen(CLEAR, 4)), TOPIC, HERE) is None
+
+
+@pytest.mark.parametrize(("row", "doubted"), [(PREPARED, ""), (DONE, ""), (None, "b")])
+def test_puts_wait_for_the_targets_word_where_the_seal_may_be_lost(
+    row: Row | None, doubted: str
+) -> None:
+    mover = resumed(Moves(), row, doubted)
+    assert mover.state is State.ASKING
+    assert mover.holds
+    assert mover.step(Retry()) == (mover, ())  # a later master may still have the seal
+    mover, effects = mover.step(Settled())
+    assert effects == (Call(Revoke("2-1", HERE) if row == PREPARED else Ask(HERE)),)
+    begun, effects = mover.step(Answered(Opened("2-1", THERE, 10)))
+    assert effects == (Hold(),)
+    assert begun.step(Held(8))[1] == (Append(Seal(10, THERE, "2-1")),)
+    assert begun.step(Held(8))[0].step(Sealed())[1] == (Call(Open("2-1", 10)),)
+    assert begun.step(Held(11))[0].state is State.STRANDED
+    nothing = Revoked("2-1") if row == PREPARED else Nothing()
+    released = mover.step(Answered(nothing))[1]
+    assert released[0] == Release(None)
+    assert released[1:] == (() if row is None else (Commit(CLEAR, 5),))
+
+
+def test_a_source_that_lost_confirmed_records_has_every_move_revoked_by_its_name() -> None:
+    mover, effects = resumed(Moves(), PREPARED, "b").step(Settled())
+    assert effects == (Call(Ask(HERE)),)
+    mover, effects = mover.step(Answered(Reserved("1-1", THERE)))
+    assert effects == (Call(Revoke("1-1", HERE)),)
+    mover, effects = mover.step(Answered(Revoked("1-1")))
+    assert effects == (Call(Ask(HERE)),)
+    assert mover.step(Answered(Reserved("1-1", THERE))) == (mover, ())  # an old answer
+    assert mover.step(Answered(Reserved("3-1", THERE))) == (mover, ())  # a later master's move
+    assert mover.holds
+    mover, effects = mover.step(Answered(Nothing()))
+    assert effects == (Release(None), Call(Revoke("2-1", HERE)))  # the one of the row
+    assert mover.step(Answered(Revoked("2-1")))[1] == (Commit(CLEAR, 5),)
+
+
+def test_a_guest_that_is_not_witnessed_yet_takes_puts() -> None:
+    moves = target("guest", "open")
+    assert resume(Start(3, moves, Seen(PREPARED, 5)), TOPIC, THERE) is None
+    assert moves.closed(TOPIC, 4) is None
+
+
+def test_every_state_that_holds_waits_for_no_registry() -> None:
+    for state in HOLDING:
+        mover = replace(after(*SEALING)[0], state=state)
+        assert not [one for one in mover.step(Retry())[1] if isinstance(one, Commit)]
+
+
+# -- the target ------------------------------------------------------------------------------------
+
+RESERVE, OPEN, REVOKE = Reserve("2-1", HERE, HERE), Open("2-1", 10), Revoke("2-1", HERE)
+OF = {"guest": RESERVE, "open": OPEN, "revoke": REVOKE}
+
+
+def store(moves: Moves, request: Any, next_id: int = 4) -> list[str]:
+    """Apply what a request makes the target store; the kinds of records."""
+    records = records_for(moves, TOPIC, request, next_id)
+    for change in records:
+        getattr(moves, f"apply_{change['op']}")(change)
+    return [change["op"] for change in records]
+
+
+def target(*requests: str) -> Moves:
+    moves = Moves()
+    for request in requests:
+        store(moves, OF[request])
+    return moves
+
+
+def test_a_guest_is_reserved_then_opened() -> None:
+    moves = Moves()
+    assert reply_to(moves, TOPIC, "b", RESERVE) is None
+    assert store(moves, RESERVE) == ["guest"]
+    assert reply_to(moves, TOPIC, "b", RESERVE) == Reserved("2-1", THERE)
+    assert moves.closed(TOPIC, 4) is not None
+    assert reply_to(moves, TOPIC, "b", OPEN) is None
+    assert store(moves, OPEN) == ["open"]
+    assert reply_to(moves, TOPIC, "b", OPEN) == Opened("2-1", THERE, 10)
+    assert moves.closed(TOPIC, 4) is None
+    assert Span.of(moves, TOPIC, THERE) == Span(HERE, THERE, 10, HERE)
+
+
+def test_a_second_beginning_at_another_offset_is_refused() -> None:
+    moves = target("guest", "open")
+    reply = reply_to(moves, TOPIC, "b", Open("2-1", 11))
+    assert isinstance(reply, Refused)
+    assert "10" in reply.reason
+
+
+def test_what_has_begun_is_told_to_who_would_revoke_it() -> None:
+    moves = target("guest", "open")
+    for move in ("2-1", "2-2"):
+        assert reply_to(moves, TOPIC, "b", Revoke(move, HERE)) == Opened("2-1", THERE, 10)
+
+
+def test_what_is_revoked_never_begins() -> None:
+    moves = target("guest")
+    assert reply_to(moves, TOPIC, "b", REVOKE) is None
+    assert store(moves, REVOKE) == ["revoke"]
+    for request in (RESERVE, OPEN, REVOKE):
+        assert reply_to(moves, TOPIC, "b", request) == Revoked("2-1")
+    assert moves.closed(TOPIC, 4) is not None
+
+
+def test_a_reservation_that_comes_after_its_revocation_finds_the_id_used() -> None:
+    moves = Moves()
+    assert reply_to(moves, TOPIC, "b", REVOKE) is None
+    assert store(moves, REVOKE) == ["guest", "revoke"]
+    assert reply_to(moves, TOPIC, "b", RESERVE) == Revoked("2-1")
+
+
+def test_a_source_that_knows_no_move_is_told_what_there_is() -> None:
+    assert reply_to(Moves(), TOPIC, "b", Ask(HERE)) == Nothing()
+    assert reply_to(target("guest"), TOPIC, "b", Ask(HERE)) == Reserved("2-1", THERE)
+    assert reply_to(target("guest", "open"), TOPIC, "b", Ask(HERE)) == Opened("2-1", THERE, 10)
+    assert reply_to(target("guest", "revoke"), TOPIC, "b", Ask(HERE)) == Nothing()
+    assert reply_to(target("guest"), TOPIC, "b", Ask(Place("a", 4))) == Nothing()
+
+
+def test_a_revocation_ends_no_other_move() -> None:
+    moves = target("guest")
+    store(moves, Revoke("2-0", HERE), next_id=5)
+    assert reply_to(moves, TOPIC, "b", RESERVE) == Reserved("2-1", THERE)
+
+
+def test_a_queue_that_has_moved_here_cannot_move_here_again() -> None:
+    moves = target("guest", "open")
+    assert isinstance(reply_to(moves, TOPIC, "b", Reserve("2-2", HERE, HERE)), Refused)
+    assert isinstance(reply_to(Moves(), TOPIC, "b", OPEN), Refused)
+
+
+def test_a_registry_that_lost_its_rows_is_told_by_the_logs() -> None:
+    assert row_of(sealed(), TOPIC, HERE) == PREPARED
+    assert row_of(target("guest"), TOPIC, THERE) == PREPARED
+    assert row_of(target("guest", "open"), TOPIC, THERE) == DONE
+    assert row_of(target("guest", "revoke"), TOPIC, THERE) is None
+    assert row_of(Moves(), TOPIC, HERE) is None
+
+
+def test_a_row_that_is_there_is_only_told_of_a_beginning_it_waits_for() -> None:
+    opened = target("guest", "open")
+    assert to_publish(opened, TOPIC, THERE, None) == DONE
+    assert to_publish(opened, TOPIC, THERE, PREPARED) == DONE
+    assert to_publish(opened, TOPIC, THERE, replace(PREPARED, move="2-2")) is None
+    assert to_publish(sealed(), TOPIC, HERE, DONE) is None

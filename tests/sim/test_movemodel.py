@@ -1,0 +1,53 @@
+"""The protocol of a queue's move holds within bounds, and every planted bug breaks it."""
+
+import pytest
+
+from sim import crossmodel, movemodel
+from sim.movemodel import SCENARIOS, Left, Scenario, explore, main
+from sim.mutants_moves import MOVES, Planted
+from tests.sim.test_planted import (
+    test_a_planted_bug_replaces_an_existing_function_of_its_signature as fits,
+)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: str(scenario.name))
+def test_a_move_keeps_its_invariants_in_every_order_of_events(scenario: Scenario) -> None:
+    outcome = explore(scenario)
+    assert outcome.violation == "", "\n".join(outcome.trace)
+    assert outcome.states > 500
+
+
+def test_a_group_crosses_the_seams_in_order_and_none_is_skipped() -> None:
+    outcome = crossmodel.explore()
+    assert outcome.violation == "", "\n".join(outcome.trace)
+    assert outcome.states > 500
+
+
+@pytest.mark.parametrize("planted", MOVES, ids=lambda planted: str(planted.mutant.name))
+def test_every_planted_bug_is_found_with_a_trace(planted: Planted) -> None:
+    fits(planted.mutant)
+    outcome = planted.hunt()
+    assert outcome.violation
+    assert outcome.trace
+    assert "too many" not in outcome.violation
+
+
+def test_a_trace_is_printed_event_by_event() -> None:
+    inside = next(one for one in MOVES if one.mutant.name == "move-row-inside")
+    outcome = inside.hunt()
+    assert outcome.violation == "a pause waits for the registry"
+    printed = movemodel.report(SCENARIOS[0], outcome, 0.0)
+    assert printed.count("\n") == len(outcome.trace)
+    assert "1-1 of" in printed.splitlines()[1]
+
+
+def test_a_bound_on_states_is_not_a_proof() -> None:
+    assert explore(Scenario("small", Left()), states_max=10).violation == "too many states"
+
+
+def test_the_command_explores_one_scenario(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(movemodel, "SCENARIOS", (Scenario("quick", Left()),))
+    assert main(["--only", "quick"]) == 0
+    assert "no violation" in capsys.readouterr().out
