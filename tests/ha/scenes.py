@@ -2,8 +2,8 @@
 
 Real stores, real handshakes and a real registry table bring the machine into its state: nothing in
 it is set by hand. docs/transitions.md is written from the scenes of slavescenes.py,
-sessionscenes.py and failoverscenes.py. An event's name begins with its type; after a colon follows
-what is special about it.
+sessionscenes.py, failoverscenes.py and moverscenes.py. An event's name begins with its type; after
+a colon follows what is special about it.
 """
 
 from collections.abc import Iterable

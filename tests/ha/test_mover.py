@@ -7,7 +7,6 @@ import pytest
 
 from duolog_server.ha.mover import (
     HOLDING,
-    Mover,
     Span,
     Start,
     State,
@@ -44,34 +43,22 @@ from duolog_server.ha.moverevents import (
 )
 from duolog_server.ha.movetarget import records_for, reply_to, row_of, to_publish
 from duolog_server.store.moves import Moves, Place, Seal
-
-TOPIC = "orders"
-HERE, THERE = Place("a", 3), Place("b", 4)
-SPAN = Span(HERE, HERE)
-PREPARED = Row(HERE, HERE, 0, "2-1", "b")
-DONE = Row(HERE, THERE, 10)
-CLEAR = Row(HERE, HERE, 0)
-SEAL = {"topic": TOPIC, "queue": 3, "end": 10, "group": "b", "to": 4, "move": "2-1"}
-
-
-def sealed() -> Moves:
-    moves = Moves()
-    moves.apply_seal(SEAL)
-    return moves
-
-
-def after(*events: Event) -> tuple[Mover, tuple[Any, ...]]:
-    """A move that begins and takes these events; the effects of the last one."""
-    mover, effects = begin(SPAN, "b", "2-1", Seen())
-    for event in events:
-        mover, effects = mover.step(event)
-    return mover, effects
-
-
-RESERVING: tuple[Event, ...] = (Committed(PREPARED, 7),)
-SEALING: tuple[Event, ...] = (*RESERVING, Answered(Reserved("2-1", THERE)), Held(10))
-OPENING: tuple[Event, ...] = (*SEALING, Sealed())
-WITNESSING: tuple[Event, ...] = (*OPENING, Answered(Opened("2-1", THERE, 10)))
+from tests.ha.moverscenes import (
+    CLEAR,
+    DONE,
+    HERE,
+    OPENING,
+    PREPARED,
+    RESERVING,
+    SEALING,
+    SPAN,
+    THERE,
+    TOPIC,
+    WITNESSING,
+    after,
+    resumed,
+    sealed,
+)
 
 
 def test_a_move_from_its_first_step_to_its_last() -> None:
@@ -190,12 +177,6 @@ def test_a_row_of_another_move_is_not_cleared() -> None:
 
 
 # -- the next master of the source -----------------------------------------------------------------
-
-
-def resumed(moves: Moves, row: Row | None, doubted: str = "") -> Mover:
-    mover = resume(Start(3, moves, Seen(row, 5 if row else 0), doubted), TOPIC, HERE)
-    assert mover is not None
-    return mover
 
 
 @pytest.mark.parametrize("row", [None, PREPARED])

@@ -5,14 +5,14 @@ from typing import Any, get_args
 
 import pytest
 
-from duolog_server.ha import failoverevents, frames, masterevents, slaveevents
+from duolog_server.ha import failoverevents, frames, masterevents, moverevents, slaveevents
 from duolog_server.ha.failover import Failover
 from duolog_server.ha.frames import BadFrame
 from duolog_server.ha.slave import Slave
 from duolog_server.ha.slaveevents import Received
 from sim.cluster import run
 from tests.ha.scenes import names
-from tools.transitions import FAILOVER, SESSION, SLAVE, TARGET, Machine, played, render
+from tools.transitions import FAILOVER, MOVE, SESSION, SLAVE, TARGET, Machine, played, render
 
 
 def test_the_page_shows_what_the_machines_do() -> None:
@@ -25,6 +25,7 @@ def test_the_page_shows_what_the_machines_do() -> None:
         (SLAVE, slaveevents.Event | slaveevents.Effect),
         (SESSION, masterevents.Effect),
         (FAILOVER, failoverevents.Event | failoverevents.Effect),
+        (MOVE, moverevents.Event | moverevents.Effect),
     ],
     ids=lambda value: getattr(value, "title", ""),
 )

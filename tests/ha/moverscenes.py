@@ -1,0 +1,119 @@
+"""A queue's move in each of its states, and all that may happen to it."""
+
+from collections.abc import Iterator
+
+from duolog_server.ha.mover import Mover, Span, Start, State, begin, resume
+from duolog_server.ha.moverevents import (
+    Abort,
+    Answered,
+    Committed,
+    Conflict,
+    Effect,
+    Event,
+    Held,
+    Nothing,
+    Opened,
+    Refused,
+    Reserved,
+    Retry,
+    Revoked,
+    Row,
+    Sealed,
+    Seen,
+    Settled,
+)
+from duolog_server.store.moves import Moves, Place
+from tests.ha.scenes import Scene, names
+from tests.known import known
+
+STATES = tuple(state.value for state in State)
+TOPIC = "orders"
+HERE, THERE = Place("a", 3), Place("b", 4)
+SPAN = Span(HERE, HERE)
+PREPARED = Row(HERE, HERE, 0, "2-1", "b")
+DONE = Row(HERE, THERE, 10)
+CLEAR = Row(HERE, HERE, 0)
+SEAL = {"topic": TOPIC, "queue": 3, "end": 10, "group": "b", "to": 4, "move": "2-1"}
+
+RESERVING: tuple[Event, ...] = (Committed(PREPARED, 7),)
+SEALING: tuple[Event, ...] = (*RESERVING, Answered(Reserved("2-1", THERE)), Held(10))
+OPENING: tuple[Event, ...] = (*SEALING, Sealed())
+WITNESSING: tuple[Event, ...] = (*OPENING, Answered(Opened("2-1", THERE, 10)))
+REVOKING: tuple[Event, ...] = (*RESERVING, Abort())
+CLEARING: tuple[Event, ...] = (*REVOKING, Answered(Revoked("2-1")))
+
+PATHS: dict[State, tuple[Event, ...]] = {
+    State.PREPARING: (),
+    State.RESERVING: RESERVING,
+    State.SEALING: SEALING,
+    State.OPENING: OPENING,
+    State.WITNESSING: WITNESSING,
+    State.DONE: (*WITNESSING, Committed(DONE, 8)),
+    State.REVOKING: REVOKING,
+    State.CLEARING: CLEARING,
+    State.ENDED: (*CLEARING, Committed(CLEAR, 8)),
+    State.STRANDED: (*OPENING, Answered(Revoked("2-1"))),
+}
+OWN_ROW = {State.PREPARING: PREPARED, State.WITNESSING: DONE, State.CLEARING: CLEAR}
+EVENTS: dict[str, Event] = {
+    "Committed: the row of a state that was left": Committed(Row(HERE, HERE, 1), 9),
+    "Conflict: there is no row": Conflict(Seen()),
+    "Conflict: the row names another move": Conflict(Seen(Row(HERE, HERE, 0, "2-0", "b"), 9)),
+    "Conflict: the row names a later place": Conflict(Seen(Row(HERE, Place("c", 1), 20), 9)),
+    "Held: the queue ends where the seal does, or below": Held(10),
+    "Held: the queue ends beyond the seal": Held(11),
+    "Sealed": Sealed(),
+    "Answered Reserved": Answered(Reserved("2-1", THERE)),
+    "Answered Opened: at the end": Answered(Opened("2-1", THERE, 10)),
+    "Answered Opened: at another offset": Answered(Opened("2-1", THERE, 9)),
+    "Answered Revoked": Answered(Revoked("2-1")),
+    "Answered Refused": Answered(Refused("2-1", "unknown")),
+    "Answered Nothing": Answered(Nothing()),
+    "Answered Reserved: of another move": Answered(Reserved("1-1", THERE)),
+    "Retry": Retry(),
+    "Abort": Abort(),
+}
+
+
+def after(*events: Event) -> tuple[Mover, tuple[Effect, ...]]:
+    """A move that begins and takes these events; the effects of the last one."""
+    mover, effects = begin(SPAN, "b", "2-1", Seen())
+    for event in events:
+        mover, effects = mover.step(event)
+    return mover, effects
+
+
+def resumed(moves: Moves, row: Row | None, doubted: str = "") -> Mover:
+    """The move as the master of epoch 3 finds it."""
+    return known(resume(Start(3, moves, Seen(row, 5 if row else 0), doubted), TOPIC, HERE))
+
+
+def sealed() -> Moves:
+    """The tables of a source that has stored its seal."""
+    moves = Moves()
+    moves.apply_seal(SEAL)
+    return moves
+
+
+def scenes() -> Iterator[Scene]:
+    """Every event in every state."""
+    for state in State:
+        mover = resumed(Moves(), None, "b") if state is State.ASKING else after(*PATHS[state])[0]
+        if state is State.ASKING:
+            yield played(mover, "Settled: what the log held at its start is confirmed", Settled())
+            mover, _ = mover.step(Settled())
+        elif state is State.OPENING:
+            found = resumed(sealed(), PREPARED)
+            yield played(found, "Settled: what the log held at its start is confirmed", Settled())
+        if state in OWN_ROW:
+            row = OWN_ROW[state]
+            yield played(mover, "Committed: the row of this state", Committed(row, 9))
+            yield played(mover, "Conflict: the row of this state", Conflict(Seen(row, 9)))
+        for name, event in EVENTS.items():
+            yield played(mover, name, event)
+
+
+def played(mover: Mover, name: str, event: Event) -> Scene:
+    """One event."""
+    then, effects = mover.step(event)
+    return Scene(mover.state.value, name, names(effects), then.state.value)
