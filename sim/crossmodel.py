@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from duolog_server.ha import crossing
 from duolog_server.ha.crossing import Close, Crossed, Progress
-from sim.movemodel import Outcome
+from sim.moveworld import Outcome
 
 FIRSTS = (0, 1, 2)
 ENDS = (1, 2, 3)

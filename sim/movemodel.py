@@ -30,11 +30,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from duolog_server.ha import mover as machine
 from duolog_server.ha import movetarget
-from duolog_server.ha.mover import Mover, Span, State
+from duolog_server.ha.mover import Span, State
 from duolog_server.ha.moverevents import (
     Abort,
     Answered,
@@ -54,89 +54,35 @@ from duolog_server.ha.moverevents import (
     Seen,
     Settled,
 )
-from duolog_server.store.moves import Moves, Place
+from duolog_server.store.moves import Place
+from sim.movechecks import Checks
+from sim.moveworld import (
+    BLANK,
+    GROUPS,
+    OPEN,
+    PUT,
+    SEAL,
+    TOPIC,
+    At,
+    Client,
+    Left,
+    Log,
+    Outcome,
+    Put,
+    Record,
+    Said,
+    Scenario,
+    Side,
+    Step,
+    World,
+    at_of,
+    merged,
+    number_of,
+    place,
+    record_of,
+)
 
-TOPIC = "t"
-GROUPS = ("a", "b")
-PUT, SEAL, GUEST, OPEN, REVOKE, BLANK = range(6)
 HEAL_STEPS = 200
-MOVES_MAX = 10
-
-Record = tuple[int, ...]  # kind, queue id, fields
-Log = tuple[Record, ...]
-Said = tuple[Any, ...]  # what happened, as parts: most are never printed
-At = tuple[int, int]  # group, queue id
-
-
-class Put(NamedTuple):
-    """A batch on its way: so many messages from the first one on, to a place."""
-
-    first: int
-    messages: int
-    at: At
-
-
-class Side(NamedTuple):
-    """A group. ghost: the log of another member of the set, until this master has confirmed.
-
-    mover: of its master. zombie: log and mover of the former one. doubted: confirmed records were
-    lost, and the other group was not asked since.
-    """
-
-    log: Log = ()
-    confirmed: int = 0
-    settled: int = 1
-    ghost: Log = ()
-    mover: int = 0
-    zombie: tuple[Log, int] = ((), 0)
-    doubted: int = 0
-
-
-class Left(NamedTuple):
-    """What may still happen."""
-
-    moves: int = 1
-    failovers: tuple[int, int] = (0, 0)
-    zombies: int = 0
-    unclean: int = 0
-    wipes: int = 0
-    aborts: int = 0
-    lost_commits: int = 1
-
-
-class Client(NamedTuple):
-    """A producer: the batch that it sends, what of it is not stored yet, where, and receipts."""
-
-    batch: int = 0
-    first: int = 0
-    at: At = (0, 0)
-    receipts: tuple[tuple[int, int, int], ...] = ()  # group, queue id, offset of each message
-
-
-class World(NamedTuple):
-    """A state; numbers stand for values of the machine."""
-
-    sides: tuple[Side, Side]
-    seen: int
-    commits: tuple[tuple[int, int], ...] = ()  # group, commit
-    calls: tuple[tuple[int, int], ...] = ()  # group that asks, request
-    replies: tuple[tuple[int, int], ...] = ()  # group that asked, reply
-    puts: tuple[Put, ...] = ()
-    client: Client = Client()
-    lost: tuple[int, ...] = ()  # messages whose confirmed record an unclean election lost
-    left: Left = Left()
-
-
-Step = tuple[Said, World]
-
-
-class Scenario(NamedTuple):
-    """Bounds of an exploration. batches: the sizes of what the producer sends."""
-
-    name: str
-    left: Left
-    batches: tuple[int, ...] = (1, 1)
-
 
 SCENARIOS = (
     Scenario("failovers", Left(failovers=(2, 1)), (1,)),
@@ -157,104 +103,23 @@ DEEP = (
 )
 
 
-class Outcome(NamedTuple):
-    """The end of an exploration. trace: the events to the violation."""
-
-    states: int
-    violation: str = ""
-    trace: tuple[str, ...] = ()
-
-
-class Pool:
-    """Numbers for values, so that states are small; 0 is None."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Any, int] = {None: 0}
-        self.values: list[Any] = [None]
-
-    def number(self, value: Any) -> int:
-        """The number of a value; equal values have the same one."""
-        known = self._numbers.get(value)
-        if known is None:
-            known = self._numbers[value] = len(self.values)
-            self.values.append(value)
-        return known
-
-
-def place(at: At) -> Place:
-    """A place as the machine names it."""
-    return Place(GROUPS[at[0]], at[1])
-
-
-def at_of(place_: Place) -> At:
-    """The other way round."""
-    return GROUPS.index(place_.group), place_.queue_id
-
-
-def move_name(number: int) -> str:
-    """The id of a move."""
-    return machine.move_id(*divmod(number, MOVES_MAX))
-
-
-def number_of(move: str) -> int:
-    """The other way round."""
-    epoch, number = move.split("-")
-    return int(epoch) * MOVES_MAX + int(number)
-
-
-def record_of(change: dict[str, Any]) -> Record:
-    """A metadata record of the target as numbers."""
-    queue, move = int(change["queue"]), number_of(change["move"])
-    if change["op"] == "guest":
-        name, came_from = Place(change["group"], change["of"]), Place(*change["from"])
-        return (GUEST, queue, move, *at_of(name), *at_of(came_from))
-    if change["op"] == "open":
-        return (OPEN, queue, int(change["first"]), move)
-    return (REVOKE, queue, move)
-
-
-def change_of(record: Record) -> dict[str, Any]:
-    """The other way round, for the tables."""
-    kind, queue, *fields = record
-    change: dict[str, Any] = {"topic": TOPIC, "queue": queue}
-    if kind == SEAL:
-        end, group, to, move = fields
-        change |= {"end": end, "group": GROUPS[group], "to": to}
-    elif kind == GUEST:
-        move, group, of, from_group, from_queue = fields
-        change |= {"group": GROUPS[group], "of": of, "from": [GROUPS[from_group], from_queue]}
-    elif kind == OPEN:
-        change["first"], move = fields
-    else:
-        (move,) = fields
-    return change | {"move": move_name(move)}
-
-
-def merged(known: tuple[Any, ...], new: Any) -> tuple[Any, ...]:
-    """What was ever sent, with one more."""
-    return known if new in known else tuple(sorted((*known, new)))
-
-
 def _what(record: Record) -> tuple[int, int]:
     """The kind of a record of the target, and its move."""
     return record[0], record[3] if record[0] == OPEN else record[2] if len(record) > 2 else -1
 
 
-class Model:
-    """The successors of a state, and what is wrong with one."""
+class Model(Checks):
+    """The successors of a state."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
-        self._pool = Pool()
-        self._tables: dict[Log, Moves] = {}
+        super().__init__(scenario)
         self._steps: dict[tuple[int, Event], tuple[int, tuple[Effect, ...]]] = {}
         self._served: dict[tuple[Log, int, int], Log | int] = {}
-        self._broken_logs: dict[tuple[Log, int, Log, int, tuple[int, ...], bool], str] = {}
         self._firsts = [sum(scenario.batches[:n]) for n in range(len(scenario.batches) + 1)]
 
     def start(self) -> World:
         """The first state: queue 0 of group a, and a producer that sends to it."""
-        world = World((Side(), Side()), self._pool.number(Seen()), left=self.scenario.left)
+        world = World((Side(), Side()), self.pool.number(Seen()), left=self.scenario.left)
         return self._send(world)
 
     def epoch(self, left: Left, group: int) -> int:
@@ -263,56 +128,7 @@ class Model:
         unclean = first.unclean - left.unclean if group == 0 else 0
         return 1 + first.failovers[group] - left.failovers[group] + unclean
 
-    # -- what a log says ---------------------------------------------------------------------------
-
-    def tables(self, log: Log) -> Moves:
-        """The tables of a log."""
-        moves = self._tables.get(log)
-        if moves is None:
-            moves = Moves()
-            for record in log:
-                match record[0]:
-                    case 1:
-                        moves.apply_seal(change_of(record))
-                    case 2:
-                        moves.apply_guest(change_of(record))
-                    case 3:
-                        moves.apply_open(change_of(record))
-                    case 4:
-                        moves.apply_revoke(change_of(record))
-            self._tables[log] = moves
-        return moves
-
-    def takes_puts(self, log: Log, queue: int) -> bool:
-        """Whether the store takes puts, as far as its log says."""
-        return self.tables(log).closed(TOPIC, queue) is None
-
-    def entries(self, log: Log, queue: int) -> tuple[int, list[int]]:
-        """The first offset of a queue, and its messages; -1: blank."""
-        guest = self.tables(log).guest_of(TOPIC, queue)
-        first = (guest.first or 0) if guest is not None else 0
-        return first, [
-            record[2] if record[0] == PUT else -1
-            for record in log
-            if record[0] in (PUT, BLANK) and record[1] == queue
-        ]
-
-    def end_of(self, side: Side, queue: int) -> int:
-        """The next offset of a queue, as its node tells the mover."""
-        first, entries = self.entries(side.log, queue)
-        return first + len(entries)
-
-    def queues(self, log: Log, group: int) -> list[int]:
-        """The queues of a group that ever were anything; b's own one is not used."""
-        found = {record[1] for record in log}
-        return sorted(found | {0} if group == 0 else found)
-
     # -- what the machine does ---------------------------------------------------------------------
-
-    def _mover(self, number: int) -> Mover:
-        found = self._pool.values[number]
-        assert isinstance(found, Mover)
-        return found
 
     def drive(self, world: World, group: int, event: Event) -> World:
         """Pass an event to a group's mover, and do what it says."""
@@ -328,15 +144,15 @@ class Model:
         """The next value of a mover; as it is pure, it is asked once."""
         found = self._steps.get((number, event))
         if found is None:
-            mover, effects = self._mover(number).step(event)
-            found = self._steps[number, event] = self._pool.number(mover), effects
+            mover, effects = self.mover(number).step(event)
+            found = self._steps[number, event] = self.pool.number(mover), effects
         return found
 
     def _asked(self, world: World, group: int) -> World:
         """Doubt ends once the other group's word is confirmed here."""
         side = world.sides[group]
         if side.doubted and side.settled and side.mover:
-            mover = self._mover(side.mover)
+            mover = self.mover(side.mover)
             if mover.state not in (State.ASKING, State.SEALING):
                 return self._with(world, group, doubted=0)
         return world
@@ -345,16 +161,16 @@ class Model:
         side = world.sides[group]
         match effect:
             case Commit():
-                commit = (group, self._pool.number(effect))
+                commit = (group, self.pool.number(effect))
                 return world._replace(commits=merged(world.commits, commit))
             case Call(request):
-                call = (group, self._pool.number(request))
+                call = (group, self.pool.number(request))
                 return world._replace(calls=merged(world.calls, call))
             case Hold():
-                queue = self._mover(side.mover).span.at.queue_id
+                queue = self.mover(side.mover).span.at.queue_id
                 return self.drive(world, group, Held(self.end_of(side, queue)))
             case Append(seal):
-                queue = self._mover(side.mover).span.at.queue_id
+                queue = self.mover(side.mover).span.at.queue_id
                 blanks = ((BLANK, queue),) * (seal.end - self.end_of(side, queue))
                 record = (SEAL, queue, seal.end, *at_of(seal.following), number_of(seal.move))
                 return self._with(world, group, log=(*side.log, *blanks, record))
@@ -376,11 +192,11 @@ class Model:
             yield from self._zombie(world, group)
             yield from self._failover(world, group)
         left = world.left
-        if left.wipes and world.seen != self._pool.number(Seen()):
+        if left.wipes and world.seen != self.pool.number(Seen()):
             yield (
                 ("the registry loses its rows",),
                 world._replace(
-                    seen=self._pool.number(Seen()),
+                    seen=self.pool.number(Seen()),
                     commits=(),
                     left=left._replace(wipes=left.wipes - 1),
                 ),
@@ -406,7 +222,7 @@ class Model:
             yield (*self._said(call), "arrives"), self._serve(world, call)
         for group, number in world.replies:
             if world.sides[group].mover:
-                reply: Reply = self._pool.values[number]
+                reply: Reply = self.pool.values[number]
                 yield (reply, "arrives"), self.drive(world, group, Answered(reply))
         for put in world.puts:
             yield (put, "arrives"), self._offer(world, put)
@@ -414,12 +230,12 @@ class Model:
             yield from self._by_itself(world, group)
 
     def _said(self, sent: tuple[int, int]) -> Said:
-        return GROUPS[sent[0]] + "'s", self._pool.values[sent[1]]
+        return GROUPS[sent[0]] + "'s", self.pool.values[sent[1]]
 
     def _by_itself(self, world: World, group: int) -> Iterator[Step]:
         """A master tries again, looks at the row, or writes it anew."""
-        side, seen = world.sides[group], self._seen(world)
-        mover = self._mover(side.mover) if side.mover else None
+        side, seen = world.sides[group], self.seen(world)
+        mover = self.mover(side.mover) if side.mover else None
         over = mover is None or mover.state in machine.OVER
         if not over and not any(by == group for by, _ in world.commits):
             yield (GROUPS[group], "tries again"), self.drive(world, group, Retry())
@@ -430,20 +246,20 @@ class Model:
             at = place((group, queue))
             row = movetarget.to_publish(confirmed, TOPIC, at, seen.row)
             if row is not None and row != seen.row:
-                again = self._pool.number(Seen(row, seen.revision + 1))
+                again = self.pool.number(Seen(row, seen.revision + 1))
                 yield (GROUPS[group], "publishes", row), world._replace(seen=again)
             if over and seen.row is not None and seen.row.move:
                 start = machine.Start(self.epoch(world.left, group), self.tables(side.log), seen)
                 found = machine.resume(start, TOPIC, at)
                 if found is not None and found.state not in machine.OVER:
-                    noticed = self._with(world, group, mover=self._pool.number(found))
+                    noticed = self._with(world, group, mover=self.pool.number(found))
                     yield (GROUPS[group], "sees", seen.row), self.drive(noticed, group, Settled())
 
     def _operator(self, world: World) -> Iterator[Step]:
         left = world.left
         for group in (0, 1):
             side = world.sides[group]
-            mover = self._mover(side.mover) if side.mover else None
+            mover = self.mover(side.mover) if side.mover else None
             if left.moves and side.settled and (mover is None or mover.state in machine.OVER):
                 for queue in self.queues(side.log, group):
                     if self.takes_puts(side.log, queue):
@@ -458,8 +274,8 @@ class Model:
         group, left = at[0], world.left
         move = machine.move_id(self.epoch(left, group), 1 + self.scenario.left.moves - left.moves)
         span = Span.of(self.tables(world.sides[group].log), TOPIC, place(at))
-        mover, effects = machine.begin(span, GROUPS[1 - group], move, self._seen(world))
-        world = self._with(world, group, mover=self._pool.number(mover))
+        mover, effects = machine.begin(span, GROUPS[1 - group], move, self.seen(world))
+        world = self._with(world, group, mover=self.pool.number(mover))
         for effect in effects:
             world = self._do(world, group, effect)
         return (f"{move} of {place(at)}", "begins"), world._replace(
@@ -476,7 +292,7 @@ class Model:
             return world
         if not settled:
             world = self.drive(world, group, Settled())
-        mover = self._mover(side.mover)
+        mover = self.mover(side.mover)
         if mover.state is State.SEALING and mover.end >= 0:
             world = self.drive(world, group, Sealed())
         return self._asked(world, group)
@@ -514,35 +330,30 @@ class Model:
         """A new master takes up what its log and the row say."""
         doubted = GROUPS[1 - group] if side.doubted else ""
         epoch, tables = self.epoch(left, group), self.tables(side.log)
-        start = machine.Start(epoch, tables, self._seen(world), doubted)
+        start = machine.Start(epoch, tables, self.seen(world), doubted)
         found = [
             mover
             for queue in self.queues(side.log, group)
             if (mover := machine.resume(start, TOPIC, place((group, queue))))
         ]
         found.sort(key=lambda mover: mover.state in machine.OVER)
-        side = side._replace(mover=self._pool.number(found[0] if found else None))
+        side = side._replace(mover=self.pool.number(found[0] if found else None))
         sides = (side, world.sides[1]) if group == 0 else (world.sides[0], side)
         commits = tuple(one for one in world.commits if one[0] != group)  # they check the lock
         return world._replace(sides=sides, commits=commits, left=left)
 
     # -- the registry and the calls ----------------------------------------------------------------
 
-    def _seen(self, world: World) -> Seen:
-        found = self._pool.values[world.seen]
-        assert isinstance(found, Seen)
-        return found
-
     def _commit(self, world: World, sent: tuple[int, int], answered: bool) -> World | None:
         """A commit is executed; None: unanswered, and without an effect."""
         group, number = sent
-        commit: Commit = self._pool.values[number]
-        seen = self._seen(world)
+        commit: Commit = self.pool.values[number]
+        seen = self.seen(world)
         rest = world._replace(commits=tuple(one for one in world.commits if one != sent))
         if commit.revision != seen.revision:
             return self.drive(rest, group, Conflict(seen)) if answered else None
         written = Seen(commit.row, seen.revision + 1)
-        rest = rest._replace(seen=self._pool.number(written))
+        rest = rest._replace(seen=self.pool.number(written))
         answer = Committed(commit.row, written.revision)
         return self.drive(rest, group, answer) if answered else rest
 
@@ -556,7 +367,7 @@ class Model:
         key = (side.log, side.confirmed, number)
         found = self._served.get(key)
         if found is None:
-            found = self._served[key] = self._answer(side, target, self._pool.values[number])
+            found = self._served[key] = self._answer(side, target, self.pool.values[number])
         if isinstance(found, int):
             return world._replace(replies=merged(world.replies, (asks, found)))
         return world if found == side.log else self._with(world, target, log=found)
@@ -566,7 +377,7 @@ class Model:
         confirmed = self.tables(side.log[: side.confirmed])
         reply = movetarget.reply_to(confirmed, TOPIC, GROUPS[target], request)
         if reply is not None:
-            return self._pool.number(reply)
+            return self.pool.number(reply)
         next_id = 1 + max((record[1] for record in side.log), default=0)
         records = [
             record_of(one) for one in movetarget.records_for(confirmed, TOPIC, request, next_id)
@@ -580,8 +391,8 @@ class Model:
         log, number = world.sides[group].zombie
         if not number:
             return
-        before = self._mover(number)
-        replies = [self._pool.values[reply] for by, reply in world.replies if by == group]
+        before = self.mover(number)
+        replies = [self.pool.values[reply] for by, reply in world.replies if by == group]
         events: list[Event] = [*(Answered(reply) for reply in replies), Retry()]
         for event in events:
             mover, effects = self._step(number, event)
@@ -615,7 +426,7 @@ class Model:
         entries = self.entries(side.log, queue)[1]
         wanted = range(put.first, put.first + put.messages)
         stored = sum(message in entries for message in wanted)  # a crash keeps the first ones
-        mover = self._mover(side.mover) if side.mover else None
+        mover = self.mover(side.mover) if side.mover else None
         if mover is not None and mover.span.at != place(put.at):
             mover = None
         if stored == put.messages:
@@ -658,127 +469,6 @@ class Model:
         rest = client._replace(first=client.first + stored, at=at_of(to), receipts=known)
         return self._send(world._replace(client=rest))
 
-    # -- what is wrong -----------------------------------------------------------------------------
-
-    def broken(self, world: World) -> str:
-        """The first violated invariant; empty if all hold."""
-        a, b = world.sides
-        key = (a.log, a.confirmed, b.log, b.confirmed, world.lost, bool(a.doubted))
-        found = self._broken_logs.get(key)
-        if found is None:
-            found = self._broken_logs[key] = self._broken_of_logs(world)
-        if not found and a.ghost:
-            found = self._broken_log(a.ghost)
-        return found or self._broken_of_masters(world) or self._broken_receipts(world)
-
-    def _broken_of_logs(self, world: World) -> str:
-        for side in world.sides:
-            found = self._broken_log(side.log)
-            if found:
-                return found
-        return self._broken_opens(world) or self._broken_chain(world)
-
-    def _broken_log(self, log: Log) -> str:
-        sealed: dict[int, int] = {}
-        guests: dict[int, int] = {0: 0}
-        opened: set[int] = {0}
-        for record in log:
-            kind, queue = record[0], record[1]
-            if kind == SEAL and queue not in sealed:
-                sealed[queue] = record[2]
-            elif kind == GUEST:
-                if guests.setdefault(queue, record[2]) != record[2]:
-                    return f"M12: queue {queue} is used for two spans"
-            elif kind == OPEN:
-                opened.add(queue)
-            elif kind == PUT and queue in sealed:
-                return f"M3: message {record[2]} is stored in sealed queue {queue}"
-            elif kind == PUT and queue not in opened:
-                return f"M4: message {record[2]} is stored in closed queue {queue}"
-        return ""
-
-    def _broken_opens(self, world: World) -> str:
-        """Each guest that has begun continues a confirmed seal at its end."""
-        for group in (0, 1):
-            source = world.sides[1 - group]
-            confirmed = source.log[: source.confirmed]
-            seals = {r[5]: r[2] for r in confirmed if r[0] == SEAL}
-            for _, guest in movetarget.guests(self.tables(world.sides[group].log), TOPIC):
-                if guest.first is None or source.doubted:
-                    continue
-                end = seals.get(number_of(guest.move))
-                if end is None:
-                    return f"M1: move {guest.move} has begun, and its seal is not confirmed"
-                if end != guest.first:
-                    return f"M2: sealed at {end}, begun at {guest.first}"
-        return ""
-
-    def _broken_chain(self, world: World) -> str:
-        """The messages of the name: once each, in order, without gaps between spans."""
-        at, expected, chain = (0, 0), 0, list[int]()
-        for _ in range(4):
-            side = world.sides[at[0]]
-            confirmed = side.log[: side.confirmed]
-            first, entries = self.entries(confirmed, at[1])
-            if entries and first != expected:
-                return f"M2: {place(at)} begins at {first}, the span before ended at {expected}"
-            seal = self.tables(confirmed).seal_of(TOPIC, at[1])
-            chain += entries
-            expected += len(entries)
-            if seal is None:
-                break
-            if seal.end != expected:
-                return f"M2: {place(at)} is sealed at {seal.end} and has entries up to {expected}"
-            at = at_of(seal.following)
-        found = [message for message in chain if message >= 0 and message not in world.lost]
-        if len(set(found)) < len(found):
-            return f"M5: a message is stored twice: {found}"
-        if sorted(found) != found:
-            return f"M6: stored out of order: {found}"
-        return ""
-
-    def _broken_of_masters(self, world: World) -> str:
-        accepting = []
-        for group in (0, 1):
-            side = world.sides[group]
-            mover = self._mover(side.mover) if side.mover else None
-            for queue in self.queues(side.log, group):
-                at = place((group, queue))
-                mine = mover is not None and mover.span.at == at
-                stopped = mine and mover is not None and (mover.holds or mover.moved_to)
-                if self.takes_puts(side.log, queue) and not stopped:
-                    accepting.append(at)
-            if mover is not None and mover.state is State.STRANDED:
-                return "M14: a sealed queue does not continue anywhere"
-            if mover is not None and mover.holds:
-                effects = mover.step(Retry())[1]
-                if any(isinstance(effect, Commit) for effect in effects):
-                    return "a pause waits for the registry"
-        if len(accepting) > 1:
-            return f"M1: puts are accepted at {accepting}"
-        return self._broken_row(world)
-
-    def _broken_row(self, world: World) -> str:
-        row = self._seen(world).row
-        if row is None or row.at == row.name:
-            return ""
-        group, queue = at_of(row.at)
-        side = world.sides[group]
-        guest = self.tables(side.log[: side.confirmed]).guest_of(TOPIC, queue)
-        if (guest is None or guest.first != row.first) and not side.doubted:
-            return f"M10: {row} says more than the logs"
-        return ""
-
-    def _broken_receipts(self, world: World) -> str:
-        for message, (group, queue, offset) in enumerate(world.client.receipts):
-            if message in world.lost:
-                continue
-            side = world.sides[group]
-            first, entries = self.entries(side.log[: side.confirmed], queue)
-            if not 0 <= offset - first < len(entries) or entries[offset - first] != message:
-                return f"M5: message {message} was acknowledged at {offset} of {queue}, and is not"
-        return ""
-
     # -- how it ends -------------------------------------------------------------------------------
 
     def healed(self, world: World, good: set[World]) -> str:
@@ -792,7 +482,7 @@ class Model:
             path.append(world)
             after = next((one for _, one in self._fair(world) if one != world), None)
             if after is None:
-                found = self._broken_end(world)
+                found = self.broken_end(world)
                 if found:
                     return found
                 break
@@ -800,32 +490,6 @@ class Model:
         else:
             return "M14: a fair run does not end"
         good.update(path)
-        return ""
-
-    def _broken_end(self, world: World) -> str:
-        if world.client.batch < len(self.scenario.batches):
-            return f"M14: message {world.client.first} is never stored"
-        at: At = (0, 0)
-        for _ in range(4):
-            side = world.sides[at[0]]
-            seal = self.tables(side.log).seal_of(TOPIC, at[1])
-            if seal is None:
-                break
-            at = at_of(seal.following)
-        row = self._seen(world).row
-        if row is not None and (row.move or row.at != place(at)):
-            return f"M10: the name ends at {place(at)}, and {row} stays"
-        if row is None and at != (0, 0):
-            return f"M10: the name ends at {place(at)}, and no row says so"
-        for group in (0, 1):
-            side = world.sides[group]
-            if side.mover and self._mover(side.mover).state not in machine.OVER:
-                return f"M14: {self._mover(side.mover)} does not end"
-            guests = movetarget.guests(self.tables(side.log), TOPIC)
-            begun = {guest.came_from for _, guest in guests if guest.first is not None}
-            for queue, guest in guests:
-                if guest.first is None and not guest.revoked and guest.came_from not in begun:
-                    return f"M14: guest {queue} of {GROUPS[group]} is neither opened nor revoked"
         return ""
 
 
@@ -847,7 +511,7 @@ def explore(scenario: Scenario, states_max: int = 10_000_000) -> Outcome:
             if after not in came:
                 came[after] = (world, said)
                 queue.append(after)
-    return Outcome(len(came))
+    return Outcome(len(came), reached=model.reached())
 
 
 def _trace(came: dict[World, tuple[World, Said] | None], world: World) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ from duolog_server.ha.mover import Mover, State
 from duolog_server.ha.moverevents import Abort, Open, Reserve, Revoke, Revoked
 from sim import crossmodel, movemodel
 from sim.crossmodel import Crossings, Readers
-from sim.movemodel import SCENARIOS, Model, Outcome, Put, Step, World
+from sim.movemodel import SCENARIOS, Model
+from sim.moveworld import Outcome, Put, Step, World, at_of
 from sim.planted import Mutant, Patch
 
 CROSSING = "crossing"
@@ -255,8 +256,8 @@ def _moved_unseen() -> list[Patch]:
 
     def offer(self: Any, world: World, put: Put) -> World:
         side = world.sides[put.at[0]]
-        mover = self._mover(side.mover) if side.mover else None
-        if mover is not None and mover.moved_to and movemodel.at_of(mover.span.at) == put.at:
+        mover = self.mover(side.mover) if side.mover else None
+        if mover is not None and mover.moved_to and at_of(mover.span.at) == put.at:
             went: World = self.moved(world, put, 0, mover.moved_to)
             return went
         return original(self, world, put)
@@ -280,9 +281,9 @@ def _place_unasked() -> list[Patch]:
 
     def operator(self: Any, world: World) -> Iterator[Step]:
         yield from original(self, world)
-        row, client = self._seen(world).row, world.client
-        if row is not None and movemodel.at_of(row.at) != client.at:
-            elsewhere = client._replace(at=movemodel.at_of(row.at))
+        row, client = self.seen(world).row, world.client
+        if row is not None and at_of(row.at) != client.at:
+            elsewhere = client._replace(at=at_of(row.at))
             yield ("the producer looks at the row",), self._send(world._replace(client=elsewhere))
 
     return [(Model, "_operator", operator)]
