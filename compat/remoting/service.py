@@ -27,7 +27,7 @@ from duolog_server.compat.remoting.guarding.visibility import Sight
 from duolog_server.compat.remoting.lookups import Queries, reached_at
 from duolog_server.compat.remoting.members import Members
 from duolog_server.compat.remoting.naming import Registrar
-from duolog_server.compat.remoting.port.dispatcher import Begun, Handler, Peer, tried
+from duolog_server.compat.remoting.port.dispatcher import Begun, Handler, Peer, Stored, tried
 from duolog_server.compat.remoting.producing.replies import Replies
 from duolog_server.compat.remoting.producing.sending import Sending
 from duolog_server.compat.remoting.producing.transactions import Transactions
@@ -40,6 +40,7 @@ from duolog_server.node.broker import Broker
 from duolog_server.node.core.traffic import RPC_BOUNDS, CallTimes
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.runtime.config import RemotingSection
+from duolog_server.store.status import PutMessageStatus
 
 EXPIRE_SECONDS = 10.0
 TICK_SECONDS = 1.0
@@ -330,9 +331,16 @@ class RemotingService:
         if isinstance(begun, Command):
             self._note(request, began, (begun.code, ""))
             return begun
+        if isinstance(begun, Stored):
+            return begun._replace(answer=partial(self._timed_answer, begun, began))
         later = self._timed_later(begun, request.bare(), began)
         weakref.finalize(later, begun.close)  # one that never begins does not await it
         return later
+
+    def _timed_answer(self, stored: Stored, began: float, status: PutMessageStatus) -> Command:
+        answer = stored.answer(status)
+        self._note(stored.request, began, (answer.code, ""))
+        return answer
 
     async def _timed_later(
         self, begun: Coroutine[Any, Any, Command], request: Command, began: float

@@ -23,7 +23,7 @@ of it is used. Source: Apache RocketMQ 4.9.8, RemotingCommand and RocketMQSerial
 import json
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from json.encoder import encode_basestring_ascii as _quoted
 
@@ -69,7 +69,11 @@ class Serialization(IntEnum):
 
 @dataclass(slots=True)  # never changed; but frozen, each would take three times as long to make
 class Command:
-    """A request or a response. fields: its header, as texts. opaque: what its answer repeats."""
+    """A request or a response. fields: its header, as texts. opaque: what its answer repeats.
+
+    template: of a send, the same with nothing in the places that differ (see `sends`); others have
+    the same one.
+    """
 
     code: int
     opaque: int = 0
@@ -80,6 +84,7 @@ class Command:
     language: str = "PYTHON"
     version: int = VERSION
     serialization: Serialization = Serialization.JSON
+    template: "Command | None" = field(default=None, compare=False, repr=False)
 
     @property
     def is_response(self) -> bool:
@@ -98,7 +103,14 @@ class Command:
 
     def bare(self) -> "Command":
         """The command without its body: all that a delayed answer needs."""
-        return replace(self, fields={}, body=b"")
+        return Command(
+            self.code,
+            self.opaque,
+            flag=self.flag,
+            language=self.language,
+            version=self.version,
+            serialization=self.serialization,
+        )
 
     def answer(
         self,

@@ -8,7 +8,8 @@ bytes on that come after its lengths.
 import struct
 from collections.abc import Callable
 
-from duolog_server.compat.remoting.codec.command import HEADER_BYTES_MAX, BadFrame, Command, read
+from duolog_server.compat.remoting.codec.command import HEADER_BYTES_MAX, BadFrame, Command
+from duolog_server.compat.remoting.codec.sends import read_sent
 
 FRAME_BYTES_MAX = 1 << 24  # RocketMQ's; so the first byte of a frame is 0
 SHORT_BYTES = 16 << 10  # a longer frame is a long one
@@ -145,4 +146,4 @@ def _command(held: bytes | memoryview, begin: int, end: int) -> Command:
     _, word = _LENGTHS.unpack_from(held, begin)
     at = begin + _LENGTHS.size
     middle = at + (word & _HEADER_BITS)
-    return read(word >> 24, bytes(held[at:middle]), bytes(held[middle:end]))
+    return read_sent(word >> 24, bytes(held[at:middle]), bytes(held[middle:end]))

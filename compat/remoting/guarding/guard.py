@@ -66,7 +66,7 @@ class RequestGuard:
                     lambda: guard.check_all(principal, rest, method), lambda: handler(peer, request)
                 )
             begun = handler(peer, request)
-            if isinstance(begun, Command) or not rule.again:
+            if not (rule.again and isinstance(begun, Coroutine)):  # what is stored is not read
                 return begun
             answering = _answering(begun, lambda: guard.check(principal, first, method))
             weakref.finalize(answering, begun.close)  # one that never begins does not await it

@@ -24,13 +24,14 @@ from duolog_server.compat.remoting.answers import Answers
 from duolog_server.compat.remoting.codec.codes import ResponseCode
 from duolog_server.compat.remoting.codec.command import BadFrame, Command
 from duolog_server.compat.remoting.codec.frames import SHORT_BYTES, FrameReader
-from duolog_server.compat.remoting.port.dispatcher import Begun, Dispatcher, tried
+from duolog_server.compat.remoting.port.dispatcher import Begun, Dispatcher, Stored, tried
 from duolog_server.node.net import connection_protocol
 from duolog_server.node.net.connection_protocol import ConnectionProtocol
 from duolog_server.node.net.connections import host_of
 from duolog_server.node.net.receive_budget import ReceiveBudget
 from duolog_server.node.runtime.tls import common_name
 from duolog_server.store.record import Host
+from duolog_server.store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.remoting")
 
@@ -80,6 +81,8 @@ class Connection(ConnectionProtocol):
         self._going = ""  # why it serves no more requests
         self._answers = Answers()
         self._calls: dict[asyncio.Task[None], bool] = {}  # and whether each waits for messages
+        self._stored: dict[asyncio.Future[PutMessageStatus], list[Stored]] = {}  # by their outcomes
+        self._unanswered = 0  # of what is stored
         self._gathers = False  # answers, as it is in a turn
         self._gathered: list[bytes] = []
         self._answered: int | None = None  # code of the last request that waited for nothing
@@ -120,6 +123,7 @@ class Connection(ConnectionProtocol):
             return
         self._lost = True
         self._arriving.end(self)
+        self._forget_stored()
         self._end_some(list(self._calls))
         self._answers.end(f"the connection of {self.name} has ended")
         if self._admitted:
@@ -207,7 +211,7 @@ class Connection(ConnectionProtocol):
     def _serve_each(self, requests: list[Command]) -> None:
         """Serve, and forget, requests of a kind that is served together."""
         together, requests[:] = requests[:], ()
-        if len(together) < 2 or self._going or not self._may_begin(len(together)):
+        if self._going or not self._may_begin(len(together)):
             for request in together:
                 self._serve(request)
             return
@@ -227,7 +231,7 @@ class Connection(ConnectionProtocol):
             self._take(request, tried(self._terms.dispatcher.serve, self, request))
 
     def _may_begin(self, count: int) -> bool:
-        return len(self._calls) + count <= self._terms.calls_max
+        return len(self._calls) + self._unanswered + count <= self._terms.calls_max
 
     def _take(self, request: Command, begun: Begun | Exception) -> None:
         """Answer a request, now or when it is served."""
@@ -236,6 +240,8 @@ class Connection(ConnectionProtocol):
             self._answered = request.code
         elif isinstance(begun, Exception):
             self._answer(request, self._failed(request, begun))
+        elif isinstance(begun, Stored):
+            self._await_outcome(begun)
         else:
             task = self._terms.begin(self._wait(request.bare(), begun))
             self._calls[task] = self._terms.dispatcher.holds(request)
@@ -251,6 +257,32 @@ class Connection(ConnectionProtocol):
         if len(self._calls) > 1 and self._terms.dispatcher.repeats(request.code):
             self._gather()  # others waited for the same slave, or sync
         self._answer(request, answer)
+
+    def _await_outcome(self, stored: Stored) -> None:
+        others = self._stored.get(stored.outcome)
+        if others is None:
+            others = self._stored[stored.outcome] = []
+            stored.outcome.add_done_callback(self._known)
+        others.append(stored)
+        self._unanswered += 1
+
+    def _known(self, outcome: "asyncio.Future[PutMessageStatus]") -> None:
+        """Answer all that waited for an outcome."""
+        answered = self._stored.pop(outcome, [])
+        self._unanswered -= len(answered)
+        if outcome.cancelled():
+            return
+        may_be_more = bool(self._stored) or self._gathers  # that is known in this turn
+        if may_be_more:
+            self._gather()
+        self._gathers = True
+        for _, request, answer in answered:
+            found = tried(answer, outcome.result())
+            self._answer(
+                request, self._failed(request, found) if isinstance(found, Exception) else found
+            )
+        if not may_be_more:
+            self._end_gathering()
 
     def _failed(self, request: Command, error: Exception) -> Command:
         answer = self._terms.dispatcher.refusal(request, error)
@@ -353,12 +385,20 @@ class Connection(ConnectionProtocol):
     @property
     def busy(self) -> bool:
         """Whether any request is in flight that does not wait for messages."""
-        return not all(self._calls.values())
+        return bool(self._stored) or not all(self._calls.values())
 
     def end_calls(self) -> None:
         """Cancel requests in flight."""
+        self._forget_stored()
         for task in list(self._calls):
             task.cancel()
+
+    def _forget_stored(self) -> None:
+        """Answer nothing of what is stored."""
+        for outcome in self._stored:
+            outcome.remove_done_callback(self._known)
+        self._stored.clear()
+        self._unanswered = 0
 
     def _end_some(self, calls: "list[asyncio.Task[None]]") -> None:
         """Cancel calls, some in each turn of the event loop."""

@@ -1,14 +1,33 @@
 """Ports between a connection and its dispatcher."""
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.store.record import Host
+from duolog_server.store.status import PutMessageStatus
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Begun = Command | Coroutine[Any, Any, Command]
+
+
+class Stored(NamedTuple):
+    """What is stored, and answered when an outcome is known: one for all that wait for the same.
+
+    request: without its body. The wait is shared: it does not end with a connection.
+    """
+
+    outcome: "asyncio.Future[PutMessageStatus]"
+    request: Command
+    answer: Callable[[PutMessageStatus], Command]
+
+    def __await__(self) -> Generator[Any, None, Command]:
+        """The answer, for those who wait for it alone."""
+        return self.answer((yield from asyncio.shield(self.outcome).__await__()))
+
+
+Begun = Command | Stored | Coroutine[Any, Any, Command]
 
 
 class Peer(Protocol):

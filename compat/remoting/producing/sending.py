@@ -6,10 +6,10 @@ stored twice, even under one UNIQ_KEY: programs send an object again on purpose.
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ from duolog_server.compat.remoting.codec.messages import (
     without,
 )
 from duolog_server.compat.remoting.guarding.visibility import Sight
-from duolog_server.compat.remoting.port.dispatcher import Begun, Peer, tried
+from duolog_server.compat.remoting.port.dispatcher import Begun, Peer, Stored, tried
 from duolog_server.compat.remoting.refusals import Refused, put_code
 from duolog_server.compat.remoting.relay import Relay
 from duolog_server.compat.remoting.routes import DEFAULT_TOPIC, reply_topic
@@ -50,6 +50,7 @@ from duolog_server.store.kernels.encode import FIELD_FLAG, FIELDS
 from duolog_server.store.kernels.jit import I64
 from duolog_server.store.messagestore import PutBatch, PutResult, Singles, SinglesResult
 from duolog_server.store.metadata import TopicConfig
+from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.record import (
     KEPT_FLAGS,
     PROPERTIES_BYTES_MAX,
@@ -75,6 +76,11 @@ _REGION = b"MSG_REGION\x01" + REGION["MSG_REGION"].encode()
 _REGION_ROOM = SENT_PROPERTIES_BYTES_MAX - len(END + _REGION)  # a client may use all of the limit
 _ORIGIN = (b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID")  # of a dead letter: the node says it
 _SENT_BACK = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+# All that `_check` looks for in properties, beside `WAIT`.
+_MEANINGS = (
+    *(PAIR + END, b"RETRY_TOPIC", b"DLQ_ORIGIN_", _ASKS, b"MSG_REGION", _PRIORITY),
+    *_WAITING_WORDS,
+)
 _UNSAID_OF_ALL = (b"WAIT",)
 _UNSAID_SENT_BACK = (*_UNSAID_OF_ALL, *_ORIGIN)
 _UNSAID = (b"WAIT", b"RETRY_TOPIC", *_ORIGIN)
@@ -93,11 +99,13 @@ class _Told(NamedTuple):
 
 
 class _Single(NamedTuple):
-    """A checked request with one message that nothing delays. text: its properties."""
+    """A checked request with one message that nothing delays. numbers: of its record, in the order
+    of the kernel's. text: its properties.
+    """
 
     told: _Told
     topic: str
-    header: SendRequest
+    numbers: tuple[int, ...]
     text: bytes
 
 
@@ -130,6 +138,8 @@ class Sending:
         self._reply_topic = reply_topic(broker.node.cluster)
         self._cluster = b"CLUSTER\x01" + broker.node.cluster.encode()
         self._turn = count()
+        self._template: Command | None = None  # of the last send, and its header
+        self._header: SendRequest | None = None
 
     def send(self, peer: Peer, request: Command) -> Begun:
         """SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE. Raises what refusals know."""
@@ -169,8 +179,16 @@ class Sending:
         """
         found: list[Begun | Exception] = []
         singles: list[_Single] = []
+        template, config = None, None
         for request in requests:
-            checked = tried(self._read, peer, request)
+            if request.template is not template:
+                template = request.template
+                config = None if template is None else self._config_of(template)
+            checked: _Single | _Put | Exception | None = None
+            if config is not None:
+                checked = self._as_others(request, config)
+            if checked is None:
+                checked = tried(self._read, peer, request)
             if singles and not (isinstance(checked, _Single) and checked.topic == singles[0].topic):
                 found += self._store(peer, singles)
                 singles = []
@@ -179,6 +197,29 @@ class Sending:
             else:
                 found.append(tried(self._put, checked) if isinstance(checked, _Put) else checked)
         return found + self._store(peer, singles)
+
+    def _config_of(self, template: Command) -> TopicConfig | None:
+        """The topic of all requests of a template; None where each is to be checked by itself."""
+        if template is not self._template:
+            self._template, self._header = template, _plain_header(template)
+        header = self._header
+        if header is None or self._core.throttle.on:
+            return None
+        if header.topic not in self._core.metadata.topics:
+            return None
+        found = tried(self._writable, header)
+        return None if isinstance(found, Exception) else found
+
+    def _as_others(self, request: Command, config: TopicConfig) -> _Single | None:
+        """`_check` where all that it asks was asked of the template; None where there is more."""
+        fields, header = request.fields, self._header
+        queue_id, born = int(fields["e"]), int(fields["g"])
+        text = fields["i"].encode().rstrip(END)
+        if header is None or queue_id >= config.queues or born > TIME_MS_MAX or _means_more(text):
+            return None
+        text = _with_region(without(text, *_UNSAID_OF_ALL))
+        numbers = _numbers(header, born, queue_id)
+        return _Single(_Told(request, queue_id, ""), config.name, numbers, text)
 
     def _read(self, peer: Peer, request: Command) -> _Put | _Single:
         return self._checked(peer, request, read_send(request.code, request.fields))
@@ -204,8 +245,10 @@ class Sending:
         if waiting is None:
             return self._answer(told, result)
         bare = told.bare()
-        return _when_known(
-            waiting, lambda status: self._answer(bare, replace(result, status=status))
+        return Stored(
+            waiting,
+            bare.request,
+            lambda status: self._answer(bare, replace(result, status=status)),
         )
 
     def _store(self, peer: Peer, singles: Sequence[_Single]) -> list[Begun | Exception]:
@@ -220,13 +263,16 @@ class Sending:
     def _stored(
         self, singles: Sequence[_Single], result: SinglesResult, waiting: Outcome | None
     ) -> Iterator[Begun]:
-        ids = offset_message_ids(self.host, np.array(result.places, np.int64)).split(",")
-        for single, offset, message_id in zip(singles, result.queue_offsets, ids, strict=True):
+        prefix = offset_message_id(self.host, PhyOffset(0))[:-16]
+        rows = zip(singles, result.queue_offsets, result.places, strict=True)
+        for single, offset, place in rows:
+            message_id = f"{prefix}{place:016X}"
             if waiting is None:
                 yield self._told(single.told, offset, message_id, result.status)
             else:
                 bare = single.told.bare()
-                yield _when_known(waiting, partial(self._told, bare, offset, message_id))
+                answer = partial(self._told, bare, offset, message_id)
+                yield Stored(waiting, bare.request, answer)
 
     # -- what is stored ------------------------------------------------------------------------
 
@@ -249,7 +295,8 @@ class Sending:
             text = self._answerable(without(properties_text(header.properties), *unsaid))
             text = _with_region(text)
             queue_id = _of_priority(text, queue_id, config.queues)
-            single = _Single(_Told(request, queue_id, ""), config.name, header, text)
+            numbers = _numbers(header, header.born_timestamp, queue_id)
+            single = _Single(_Told(request, queue_id, ""), config.name, numbers, text)
             sent_back = header.topic.startswith(_SENT_BACK)
             if not sent_back and not _may_wait(text):
                 self.charge(peer, config.name, len(request.body) + len(text), 1)
@@ -371,8 +418,9 @@ class Sending:
         columns = sent.columns
         if columns.longest_properties <= _REGION_ROOM:
             columns = with_property(columns, _REGION)
-        batch = _batch_of(peer, header, queue_id, columns)
-        return replace(batch, flag=flag, fields=fields, placed=batch.columns.count > 1)
+        flags, born, attempts, _ = _same(header)
+        batch = PutBatch(header.topic, queue_id, columns, born, peer.host, flag, flags, attempts)
+        return replace(batch, fields=fields, placed=columns.count > 1)
 
     def _answerable(self, text: bytes) -> bytes:
         """Properties of a message; one that asks for a reply names the cluster to reply to."""
@@ -439,29 +487,12 @@ class Sending:
         return told.request.answer(put_code(status), reason, fields)
 
 
-async def _when_known(waiting: Outcome, answer: Callable[[PutMessageStatus], Command]) -> Command:
-    """The answer to a put that waits. Its wait is shared: it does not end with a connection."""
-    return answer(await asyncio.shield(waiting))
-
-
-def _batch_of(peer: Peer, header: SendRequest, queue_id: int, columns: Columns) -> PutBatch:
-    return PutBatch(
-        header.topic,
-        queue_id,
-        columns,
-        header.born_timestamp,
-        peer.host,
-        header.flag,
-        header.sys_flag & KEPT_FLAGS,
-        max(0, header.reconsume_times),
-    )
-
-
 def _alone(peer: Peer, single: _Single) -> _Put:
     """A message that is stored by itself."""
-    told, topic, header, text = single
+    told, topic, (flag, sysflag, born, attempts, *_), text = single
     columns = Columns.of([told.request.body], [text])
-    batch = _batch_of(peer, header, told.queue_id, columns)
+    queue_id = told.queue_id
+    batch = PutBatch(topic, queue_id, columns, born, peer.host, flag, sysflag, attempts)
     return _Put(Placed(topic, NORMAL, batch), told, None)
 
 
@@ -471,10 +502,8 @@ def _who(peer: Peer) -> Who:
 
 def _together(peer: Peer, singles: Sequence[_Single]) -> Singles:
     """Messages to one topic that are stored at once."""
-    rows = [(one.header.flag, *_same(one.header), one.told.queue_id, 0) for one in singles]
     columns = Columns.of([one.told.request.body for one in singles], [one.text for one in singles])
-    numbers = np.fromiter(chain.from_iterable(rows), np.int64)
-    fields = np.ascontiguousarray(numbers.reshape(len(rows), -1).T)
+    fields = np.array([*zip(*[one.numbers for one in singles], strict=True)], np.int64)
     return Singles(singles[0].topic, columns, fields, peer.host)
 
 
@@ -544,6 +573,29 @@ def _fields(header: SendRequest, flags: I64) -> I64:
 def _same(header: SendRequest) -> tuple[int, int, int, int]:
     flags = header.sys_flag & KEPT_FLAGS
     return flags, header.born_timestamp, max(0, header.reconsume_times), 0
+
+
+def _numbers(header: SendRequest, born: int, queue_id: int) -> tuple[int, ...]:
+    """Header fields of a single message, in the order of `SINGLES_FIELDS`."""
+    flags, _, *rest = _same(header)
+    return header.flag, flags, born, *rest, queue_id, 0
+
+
+def _plain_header(template: Command) -> SendRequest | None:
+    """The header of requests whose messages are stored as they come, but for their properties."""
+    header = tried(read_send, template.code, template.fields)
+    if isinstance(header, Exception) or header.batch or header.sys_flag & INNER_BATCH:
+        return None
+    is_back = header.topic.startswith(_SENT_BACK) or header.reconsume_times > RECONSUME_TIMES_MAX
+    return None if is_back else header
+
+
+def _means_more(text: bytes) -> bool:
+    """Whether properties, without the last separator, may say something to this node."""
+    for word in _MEANINGS:
+        if word in text:
+            return True
+    return text.endswith(PAIR)
 
 
 def _number(text: bytes, name: bytes) -> int:

@@ -1,9 +1,14 @@
 """Sends over the remoting protocol: what is stored, and what is answered."""
 
 import asyncio
+import json
 import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
 from math import inf
-from typing import Any
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
 
 import duolog
@@ -12,13 +17,21 @@ from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command, Serialization
+from duolog_server.compat.remoting.codec.sends import read_sent
+from duolog_server.compat.remoting.port.dispatcher import Begun, Peer, tried
 from duolog_server.node.engine.log import Outcome
 from duolog_server.node.net import connection_protocol
+from duolog_server.node.runtime.clocks import TIME_MS_MAX
 from duolog_server.node.service.sends import Placed
 from duolog_server.serve.server import Node
 from duolog_server.store.messagestore import PutResult, Singles, SinglesResult
 from duolog_server.store.offsets import QueueOffset
-from duolog_server.store.record import SENT_PROPERTIES_BYTES_MAX, Record, parse_message_id
+from duolog_server.store.record import (
+    LOCAL_HOST,
+    SENT_PROPERTIES_BYTES_MAX,
+    Record,
+    parse_message_id,
+)
 from duolog_server.store.status import PutMessageStatus
 from tests.compat.remoting.client import LETTERS, Remoting, connected
 from tests.compat.remoting.requests import write_batch
@@ -26,6 +39,12 @@ from tests.known import known
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 
+SEPARATORS, VALUES = ("\x01",) * 8 + ("", "="), ("true", "3", "x") * 3 + ("",)
+NAMES = (
+    *("UNIQ_KEY", "WAIT", "TAGS", "KEYS") * 3,
+    *("DELAY", "TRAN_MSG", "REPLY_TO_CLIENT", "MSG_REGION", "RETRY_TOPIC", "_SYS_MSG_PRIORITY_"),
+    *("__SHARDINGKEY", "TIMER_DELAY_MS", "", "xWAIT"),
+)
 NOT_NOW = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
@@ -365,6 +384,66 @@ async def test_messages_that_come_at_once_are_stored_at_once_and_answered_each(
         assert (record.body, record.flag, properties_of(record)) == (b"%d" % k, k, {"K": str(k)})
         assert answer.fields["msgId"][16:] == record.message_id[16:]
     assert broker_of(node).core.traffic.received.table["T", "normal"].messages == 20
+
+
+def sends_of_the_java_client(count: int) -> Iterator[Command]:
+    """Sends whose headers are read by position, with all that may be wrong with them."""
+    dice = Random(7)
+    for number in range(count):
+        pairs = [
+            f"{dice.choice(NAMES)}{dice.choice(SEPARATORS)}{dice.choice(VALUES)}"
+            for _ in range(dice.randrange(4))
+        ]
+        values = {
+            "producerGroup": "p",
+            "topic": dice.choice(
+                ("T", "T", "T", "T", "T", "U", "%RETRY%g", "SCHEDULE_TOPIC_XXXX", "b@d")
+            ),
+            "defaultTopic": dice.choice(("TBW102", "other")),
+            "defaultTopicQueueNums": "4",
+            "queueId": str(dice.choice((0, 0, 1, 1, 3, 4, 99))),
+            "sysFlag": dice.choice(("0", "0", "0", "1", "1", "128", "x")),
+            "bornTimestamp": str(dice.choice((0, 1_700_000_000_000, TIME_MS_MAX, TIME_MS_MAX + 1))),
+            "flag": dice.choice(("0", "7", "-1")),
+            "properties": "\x02".join(pairs) + dice.choice(("", "\x02", "\x02\x02")),
+            "reconsumeTimes": dice.choice(("0", "0", "0", "1", "-1", "2000000000")),
+            "unitMode": "false",
+            "batch": dice.choice(("false",) * 6 + ("true",)),
+        }
+        fields = {LETTERS[name]: value for name, value in values.items()}
+        header = {"code": 310, "extFields": fields, "flag": 0, "language": "JAVA"}
+        header |= {"opaque": number, "serializeTypeCurrentRPC": "JSON", "version": 401}
+        text = json.dumps(header, separators=(",", ":")).encode()
+        found = read_sent(Serialization.JSON, text, b"body %d" % number)
+        assert found.template is not None
+        yield found
+
+
+def shown(begun: Begun | Exception) -> bytes:
+    """What a client gets, but for the place of its message."""
+    if isinstance(begun, Exception):
+        return repr(begun).encode()
+    assert isinstance(begun, Command), "nothing waits"
+    places = {name: "" for name in ("msgId", "queueOffset") if name in begun.fields}
+    return replace(begun, fields={**begun.fields, **places}).frame()
+
+
+async def test_what_is_found_out_once_for_many_sends_is_true_of_each(node: Node) -> None:
+    broker_of(node).metadata.auto_create("U", 2)
+    service = known(node._remoting_service)
+    sending, quick = service._sending, 0
+    peer = cast(Peer, SimpleNamespace(host=LOCAL_HOST, name="p", is_encrypted=False))
+    for request in sends_of_the_java_client(3000):
+        config = sending._config_of(known(request.template))
+        single = None if config is None else sending._as_others(request, config)
+        alone = replace(request, template=None)
+        if single is not None:
+            quick += 1
+            told = single.told._replace(request=alone)
+            assert tried(sending._read, peer, alone) == single._replace(told=told)
+        (found,), (expected,) = (service.serve_each(peer, [one]) for one in (request, alone))
+        assert shown(found) == shown(expected)
+    assert 200 < quick < 2800
 
 
 async def test_what_may_not_be_stored_keeps_no_others_out(node: Node, remoting: Remoting) -> None:

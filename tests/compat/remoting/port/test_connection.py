@@ -18,14 +18,15 @@ from duolog_server.compat.remoting.codec.command import ONEWAY, RESPONSE, Comman
 from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX, SHORT_BYTES, FrameReader
 from duolog_server.compat.remoting.port import connection as module
 from duolog_server.compat.remoting.port.connection import Connection, Terms
-from duolog_server.compat.remoting.port.dispatcher import Begun, Peer, tried
+from duolog_server.compat.remoting.port.dispatcher import Begun, Peer, Stored, tried
 from duolog_server.node.net import connection_protocol
 from duolog_server.node.net import receive_budget as arriving
 from duolog_server.node.net.receive_budget import ReceiveBudget
+from duolog_server.store.status import PutMessageStatus
 from tests.memory import held_beneath
 from tests.node.net.frames.test_connection import Wire as KeepingWire
 
-ECHO, WAIT, REFUSE, BREAK, POLL = 1, 2, 3, 4, 5
+ECHO, WAIT, REFUSE, BREAK, POLL, STORE = 1, 2, 3, 4, 5, 6
 ROOM = 200_000
 
 
@@ -50,6 +51,12 @@ class Wire(KeepingWire):
         return found
 
 
+def answered(number: int, status: PutMessageStatus) -> Command:
+    if status is PutMessageStatus.UNKNOWN_ERROR:
+        raise ZeroDivisionError("a bug")
+    return Command(STORE, number).answer(0, status.value)
+
+
 class Dispatcher:
     """Serves requests as the test says."""
 
@@ -58,6 +65,7 @@ class Dispatcher:
         self.here: list[str] = []
         self.served: list[int] = []
         self.together: list[int] = []
+        self.outcomes: list[asyncio.Future[PutMessageStatus]] = []  # of the next that is stored
         self.full = False
         self.cancelled = 0
 
@@ -77,6 +85,9 @@ class Dispatcher:
             raise KeyError("refused")
         if request.code == BREAK:
             raise ZeroDivisionError("a bug")
+        if request.code == STORE:
+            number = request.opaque
+            return Stored(self.outcomes[-1], request.bare(), lambda known: answered(number, known))
         return self._later(request)
 
     async def _later(self, request: Command) -> Command:
@@ -485,7 +496,6 @@ async def test_answers_that_waited_for_the_same_are_written_together(
     side: Side, desk: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(desk, "repeats", lambda code: code == WAIT)
-    monkeypatch.setattr(desk, "serve_each", lambda *_: pytest.fail("each comes alone"))
     for number in range(3):
         side.send(WAIT, number)
     await turns()
@@ -503,16 +513,77 @@ async def test_answers_that_waited_for_the_same_are_written_together(
     assert [one.opaque for one in side.wire.commands()] == [5], "nothing is held back any more"
 
 
+def new_outcome(desk: Dispatcher) -> "asyncio.Future[PutMessageStatus]":
+    desk.outcomes.append(asyncio.get_running_loop().create_future())
+    return desk.outcomes[-1]
+
+
+async def test_what_is_stored_is_answered_together_when_that_is_known(
+    side: Side, desk: Dispatcher
+) -> None:
+    first = new_outcome(desk)
+    side.arrive(Command(STORE, 1).frame() + Command(STORE, 2).frame())
+    second = new_outcome(desk)
+    side.send(STORE, 3)
+    assert side.connection.busy
+    side.send(STORE, 4)
+    assert [(one.opaque, one.code) for one in side.wire.commands()] == [
+        (4, ResponseCode.SYSTEM_BUSY)
+    ]
+    writes = side.wire.writes
+    first.set_result(PutMessageStatus.PUT_OK)
+    second.set_result(PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
+    await turns()
+    assert [(one.opaque, one.remark) for one in side.wire.commands()] == [
+        (1, "PUT_OK"),
+        (2, "PUT_OK"),
+        (3, "FLUSH_SLAVE_TIMEOUT"),
+    ]
+    assert side.wire.writes == writes + 1
+    assert not side.connection.busy
+    third = new_outcome(desk)
+    side.send(STORE, 5)
+    side.send(STORE, 6, flag=ONEWAY)
+    third.set_result(PutMessageStatus.PUT_OK)
+    await turns()
+    side.send(ECHO, 7)
+    assert [one.opaque for one in side.wire.commands()] == [5, 7]
+
+
+async def test_an_outcome_outlives_who_waits_for_it(
+    sides: Callable[[], Side], desk: Dispatcher
+) -> None:
+    outcome, one, other, third = new_outcome(desk), sides(), sides(), sides()
+    for side in (one, other, third):
+        side.send(STORE, 1)
+    one.lose()
+    other.connection.end_calls()
+    assert not other.connection.busy
+    outcome.set_result(PutMessageStatus.PUT_OK)
+    await turns()
+    assert [len(side.wire.commands()) for side in (one, other, third)] == [0, 0, 1]
+    new_outcome(desk).cancel()
+    third.send(STORE, 2)
+    await turns()
+    assert third.wire.commands() == []
+    assert not third.connection.busy
+    new_outcome(desk).set_result(PutMessageStatus.UNKNOWN_ERROR)
+    third.send(STORE, 3)
+    await turns()
+    (found,) = third.wire.commands()
+    assert (found.opaque, found.code) == (3, ResponseCode.SYSTEM_ERROR)
+
+
 async def test_requests_that_repeat_are_served_together(side: Side, desk: Dispatcher) -> None:
     codes = (ECHO, ECHO, ECHO, REFUSE, ECHO, WAIT, ECHO, ECHO)
     side.arrive(b"".join(Command(code, n).frame() for n, code in enumerate(codes)))
-    assert desk.together == [3, 2]
+    assert desk.together == [3, 1, 2]
     assert desk.served == list(range(len(codes)))
     found = [(one.opaque, one.code) for one in side.wire.commands()]
     assert found == [(0, 0), (1, 0), (2, 0), (3, 7), (4, 0), (6, 0), (7, 0)]
     assert side.wire.writes == 1
     side.arrive(Command(ECHO, 8).frame() * 2 + b"\xff" * 16)
-    assert desk.together == [3, 2, 2], "before the frame that is none"
+    assert desk.together == [3, 1, 2, 2], "before the frame that is none"
     assert [one.opaque for one in side.wire.commands()] == [8, 8]
 
 

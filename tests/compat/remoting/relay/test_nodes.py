@@ -11,6 +11,7 @@ from duolog.testing._ports import free_endpoint
 from duolog_server.compat.remoting.calling import Sign
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import ONEWAY
+from duolog_server.compat.remoting.producing.sending import Sending
 from duolog_server.compat.remoting.relay import RELAYED
 from duolog_server.compat.remoting.routes import Routes
 from duolog_server.demo.certificates import Authority
@@ -35,6 +36,7 @@ async def elsewhere(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MasterFake
     """Where all nodes believe their master to be."""
     async with master() as made:
         monkeypatch.setattr(Routes, "master_elsewhere", lambda _: made.address)
+        monkeypatch.setattr(Sending, "stores_at_once", False)  # as a node that takes no puts
         yield made
 
 
