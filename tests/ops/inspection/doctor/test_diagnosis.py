@@ -381,7 +381,7 @@ def test_rocketmqs_clients_are_consumers_as_well(
 
 
 def test_a_member_of_etcd_is_down_where_it_answers_no_node() -> None:
-    silent = {"registry_silent": {"etcd2:2379": "UNAVAILABLE: refused"}}
+    silent: dict[str, Any] = {"registry_silent": {"etcd2:2379": "UNAVAILABLE: refused"}}
     nodes = [
         replace(node, replication=replace(node.replication, **silent)) for node in HEALTHY.nodes
     ]
