@@ -10,6 +10,7 @@ import pytest
 
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.columns import Columns
+from duolog_server.store.dump import check, dump
 from duolog_server.store.kernels.encode import FIELD_QUEUE_ID, SINGLES_FIELDS
 from duolog_server.store.messagestore import MessageStore, PutResult, Singles
 from duolog_server.store.metadata import SYSTEM_TOPIC, Metadata, TopicConfig, changes_of
@@ -416,3 +417,14 @@ def test_a_file_without_the_first_entry_of_a_guest_is_dropped(tmp_path: Path) ->
     assert put_ok(store, [b"a"], queue_id=4).queue_offset == 70
     assert store.queue_range("T", 4) == (70, 71)
     assert store.dispatcher.refused == 0
+
+
+def test_a_directory_with_guests_is_found_whole(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    opened(store)
+    note(store, {**SEAL, "end": 0}, {**GUEST, "queue": 5, "move": "n"})
+    put_ok(store, [b"a"] * 60, queue_id=4)
+    store.shutdown()
+    found = check(OsDisk(tmp_path, read_only=True), options())
+    assert found["problems"] == []
+    assert dump(OsDisk(tmp_path, read_only=True), options(), [])["queues"]["T/4"]["min"] == 70
