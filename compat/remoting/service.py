@@ -27,7 +27,14 @@ from duolog_server.compat.remoting.guarding.visibility import Sight
 from duolog_server.compat.remoting.lookups import Queries, reached_at
 from duolog_server.compat.remoting.members import Members
 from duolog_server.compat.remoting.naming import Registrar
-from duolog_server.compat.remoting.port.dispatcher import Begun, Handler, Peer, Stored, tried
+from duolog_server.compat.remoting.port.dispatcher import (
+    Begun,
+    Handler,
+    Peer,
+    Served,
+    Stored,
+    tried,
+)
 from duolog_server.compat.remoting.producing.replies import Replies
 from duolog_server.compat.remoting.producing.sending import Sending
 from duolog_server.compat.remoting.producing.transactions import Transactions
@@ -260,7 +267,7 @@ class RemotingService:
             self._count(peer, len(begun.body))
         return begun
 
-    def serve_each(self, peer: Peer, requests: Sequence[Command]) -> list[Begun | Exception]:
+    def serve_each(self, peer: Peer, requests: Sequence[Command]) -> list[Served]:
         """Serve sends that arrived together; returns errors."""
         if self._authenticator is not None or not self._sending.stores_at_once:
             return [tried(self.serve, peer, request) for request in requests]
@@ -318,10 +325,11 @@ class RemotingService:
             raise
         return self._timed_begun(begun, request, began)
 
-    def _timed_end(
-        self, begun: Begun | Exception, request: Command, began: float
-    ) -> Begun | Exception:
+    def _timed_end(self, begun: Served, request: Command, began: float) -> Served:
         """Note how long it took, now or when it is answered."""
+        if isinstance(begun, bytes):
+            self._note(request, began, (ResponseCode.SUCCESS, ""))
+            return begun
         if isinstance(begun, Exception):
             self._note(request, began, refusal(begun))
             return begun

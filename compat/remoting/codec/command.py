@@ -134,12 +134,17 @@ class Command:
         """The frame up to the body."""
         binary = self.serialization is Serialization.ROCKETMQ
         header = _binary(self) if binary else _json(self)
-        size = 4 + len(header) + len(self.body)
-        return _LENGTHS.pack(size, self.serialization << 24 | len(header)) + header
+        return with_lengths(header, self.serialization, len(self.body))
 
     def frame(self) -> bytes:
         """The whole frame."""
         return self.head() + self.body
+
+
+def with_lengths(header: bytes, serialization: int = 0, body_bytes: int = 0) -> bytes:
+    """The frame up to a body of so many bytes."""
+    size = 4 + len(header) + body_bytes
+    return _LENGTHS.pack(size, serialization << 24 | len(header)) + header
 
 
 def read(serialization: int, header: bytes, body: bytes) -> Command:

@@ -24,7 +24,7 @@ from duolog_server.compat.remoting.answers import Answers
 from duolog_server.compat.remoting.codec.codes import ResponseCode
 from duolog_server.compat.remoting.codec.command import BadFrame, Command
 from duolog_server.compat.remoting.codec.frames import SHORT_BYTES, FrameReader
-from duolog_server.compat.remoting.port.dispatcher import Begun, Dispatcher, Stored, tried
+from duolog_server.compat.remoting.port.dispatcher import Dispatcher, Served, Stored, tried
 from duolog_server.node.net import connection_protocol
 from duolog_server.node.net.connection_protocol import ConnectionProtocol
 from duolog_server.node.net.connections import host_of
@@ -233,9 +233,13 @@ class Connection(ConnectionProtocol):
     def _may_begin(self, count: int) -> bool:
         return len(self._calls) + self._unanswered + count <= self._terms.calls_max
 
-    def _take(self, request: Command, begun: Begun | Exception) -> None:
+    def _take(self, request: Command, begun: Served) -> None:
         """Answer a request, now or when it is served."""
-        if isinstance(begun, Command):
+        if isinstance(begun, bytes):
+            if not (request.is_oneway or self._is_over):
+                self._gathered.append(begun)
+            self._answered = request.code
+        elif isinstance(begun, Command):
             self._answer(request, begun)
             self._answered = request.code
         elif isinstance(begun, Exception):

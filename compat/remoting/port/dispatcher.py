@@ -28,6 +28,7 @@ class Stored(NamedTuple):
 
 
 Begun = Command | Stored | Coroutine[Any, Any, Command]
+Served = Begun | bytes | Exception  # bytes: the frame of an answer that says success
 
 
 class Peer(Protocol):
@@ -77,7 +78,7 @@ class Dispatcher(Protocol):
     def serve(self, peer: Peer, request: Command) -> Begun:
         """The answer, or what makes it and may wait. Raises what `refusal` has answers for."""
 
-    def serve_each(self, peer: Peer, requests: Sequence[Command]) -> list[Begun | Exception]:
+    def serve_each(self, peer: Peer, requests: Sequence[Command]) -> list[Served]:
         """Serve repeatable requests that arrived together; returns errors."""
 
     def holds(self, request: Command) -> bool:

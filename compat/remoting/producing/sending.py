@@ -18,7 +18,14 @@ from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from duolog_server.compat.remoting.batches import read_batch, with_property
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
-from duolog_server.compat.remoting.codec.command import BadRequest, Command
+from duolog_server.compat.remoting.codec.command import (
+    LENGTHS_BYTES,
+    NUMBER_MAX,
+    BadRequest,
+    Command,
+    Serialization,
+    with_lengths,
+)
 from duolog_server.compat.remoting.codec.headers import SendRequest, read_send
 from duolog_server.compat.remoting.codec.messages import (
     END,
@@ -29,7 +36,7 @@ from duolog_server.compat.remoting.codec.messages import (
     without,
 )
 from duolog_server.compat.remoting.guarding.visibility import Sight
-from duolog_server.compat.remoting.port.dispatcher import Begun, Peer, Stored, tried
+from duolog_server.compat.remoting.port.dispatcher import Begun, Peer, Served, Stored, tried
 from duolog_server.compat.remoting.refusals import Refused, put_code
 from duolog_server.compat.remoting.relay import Relay
 from duolog_server.compat.remoting.routes import DEFAULT_TOPIC, reply_topic
@@ -65,6 +72,14 @@ from duolog_server.store.status import PutMessageStatus
 PATIENCE_MS = 1000  # of a refusal while the group is changing its master; clients wait for 3 s
 INNER_BATCH = 0x80
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+# The header of the answer to a message that is stored, as `_told` writes it.
+_STORED = (
+    Command(RequestCode.SEND_MESSAGE_V2, NUMBER_MAX)
+    .answer(0, "", {"msgId": "%s", "queueId": "%d", "queueOffset": "%d", **REGION})
+    .head()[LENGTHS_BYTES:]
+    .decode()
+    .replace(f"{NUMBER_MAX}", "%d")
+)
 RECONSUME_TIMES_MAX = 1 << 30  # so that a copy, which counts one more, can still be stored
 _WAITING = (*LATER, b"TRAN_MSG")
 _WAITING_MARKS = tuple(name + PAIR for name in _WAITING)
@@ -76,12 +91,13 @@ _REGION = b"MSG_REGION\x01" + REGION["MSG_REGION"].encode()
 _REGION_ROOM = SENT_PROPERTIES_BYTES_MAX - len(END + _REGION)  # a client may use all of the limit
 _ORIGIN = (b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID")  # of a dead letter: the node says it
 _SENT_BACK = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
-# All that `_check` looks for in properties, beside `WAIT`.
-_MEANINGS = (
-    *(PAIR + END, b"RETRY_TOPIC", b"DLQ_ORIGIN_", _ASKS, b"MSG_REGION", _PRIORITY),
-    *_WAITING_WORDS,
+# All that `_check` looks for in properties, beside `WAIT`; they have no separator at the end.
+_MEANINGS = re.compile(
+    b"\x01(?:\x02|\\Z)|RETRY_TOPIC|DLQ_ORIGIN_|MSG_REGION|"
+    + b"|".join((_ASKS, _PRIORITY, *_WAITING_WORDS))
 )
 _UNSAID_OF_ALL = (b"WAIT",)
+_LAST = b"\x02WAIT\x01true"  # of the Java client, mostly
 _UNSAID_SENT_BACK = (*_UNSAID_OF_ALL, *_ORIGIN)
 _UNSAID = (b"WAIT", b"RETRY_TOPIC", *_ORIGIN)
 
@@ -172,12 +188,12 @@ class Sending:
         """Whether messages may be stored together: not where spans are exported, of each."""
         return self._log.traces is None and self._core.admission.refused_put() is None
 
-    def send_each(self, peer: Peer, requests: Sequence[Command]) -> list[Begun | Exception]:
+    def send_each(self, peer: Peer, requests: Sequence[Command]) -> list[Served]:
         """The same for requests that came at once: messages to one topic are stored together.
 
         To be called where `stores_at_once`.
         """
-        found: list[Begun | Exception] = []
+        found: list[Served] = []
         singles: list[_Single] = []
         template, config = None, None
         for request in requests:
@@ -215,9 +231,11 @@ class Sending:
         fields, header = request.fields, self._header
         queue_id, born = int(fields["e"]), int(fields["g"])
         text = fields["i"].encode().rstrip(END)
-        if header is None or queue_id >= config.queues or born > TIME_MS_MAX or _means_more(text):
+        if header is None or queue_id >= config.queues or born > TIME_MS_MAX:
             return None
-        text = _with_region(without(text, *_UNSAID_OF_ALL))
+        if _MEANINGS.search(text):
+            return None
+        text = _with_region(without(text.removesuffix(_LAST), *_UNSAID_OF_ALL))
         numbers = _numbers(header, born, queue_id)
         return _Single(_Told(request, queue_id, ""), config.name, numbers, text)
 
@@ -251,7 +269,7 @@ class Sending:
             lambda status: self._answer(bare, replace(result, status=status)),
         )
 
-    def _store(self, peer: Peer, singles: Sequence[_Single]) -> list[Begun | Exception]:
+    def _store(self, peer: Peer, singles: Sequence[_Single]) -> list[Served]:
         """Store messages of one topic, at once if possible; else each has its error."""
         if len(singles) > 1:
             batch = _together(peer, singles)
@@ -262,15 +280,19 @@ class Sending:
 
     def _stored(
         self, singles: Sequence[_Single], result: SinglesResult, waiting: Outcome | None
-    ) -> Iterator[Begun]:
+    ) -> Iterator[Begun | bytes]:
         prefix = offset_message_id(self.host, PhyOffset(0))[:-16]
         rows = zip(singles, result.queue_offsets, result.places, strict=True)
         for single, offset, place in rows:
             message_id = f"{prefix}{place:016X}"
-            if waiting is None:
-                yield self._told(single.told, offset, message_id, result.status)
+            told = single.told
+            if waiting is None and told.request.serialization == Serialization.JSON:
+                header = _STORED % (told.request.opaque, message_id, told.queue_id, offset)
+                yield with_lengths(header.encode())
+            elif waiting is None:
+                yield self._told(told, offset, message_id, result.status)
             else:
-                bare = single.told.bare()
+                bare = told.bare()
                 answer = partial(self._told, bare, offset, message_id)
                 yield Stored(waiting, bare.request, answer)
 
@@ -577,8 +599,8 @@ def _same(header: SendRequest) -> tuple[int, int, int, int]:
 
 def _numbers(header: SendRequest, born: int, queue_id: int) -> tuple[int, ...]:
     """Header fields of a single message, in the order of `SINGLES_FIELDS`."""
-    flags, _, *rest = _same(header)
-    return header.flag, flags, born, *rest, queue_id, 0
+    flags, attempts = header.sys_flag & KEPT_FLAGS, max(0, header.reconsume_times)
+    return header.flag, flags, born, attempts, 0, queue_id, 0
 
 
 def _plain_header(template: Command) -> SendRequest | None:
@@ -588,14 +610,6 @@ def _plain_header(template: Command) -> SendRequest | None:
         return None
     is_back = header.topic.startswith(_SENT_BACK) or header.reconsume_times > RECONSUME_TIMES_MAX
     return None if is_back else header
-
-
-def _means_more(text: bytes) -> bool:
-    """Whether properties, without the last separator, may say something to this node."""
-    for word in _MEANINGS:
-        if word in text:
-            return True
-    return text.endswith(PAIR)
 
 
 def _number(text: bytes, name: bytes) -> int:

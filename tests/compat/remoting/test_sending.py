@@ -17,8 +17,9 @@ from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command, Serialization
+from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
 from duolog_server.compat.remoting.codec.sends import read_sent
-from duolog_server.compat.remoting.port.dispatcher import Begun, Peer, tried
+from duolog_server.compat.remoting.port.dispatcher import Peer, Served, tried
 from duolog_server.node.engine.log import Outcome
 from duolog_server.node.net import connection_protocol
 from duolog_server.node.runtime.clocks import TIME_MS_MAX
@@ -419,8 +420,13 @@ def sends_of_the_java_client(count: int) -> Iterator[Command]:
         yield found
 
 
-def shown(begun: Begun | Exception) -> bytes:
+def shown(begun: Served) -> bytes:
     """What a client gets, but for the place of its message."""
+    if isinstance(begun, bytes):
+        reader = FrameReader(FRAME_BYTES_MAX)
+        reader.feed(begun)
+        frame, begun = begun, known(reader.next())
+        assert begun.frame() == frame, "as any answer is written"
     if isinstance(begun, Exception):
         return repr(begun).encode()
     assert isinstance(begun, Command), "nothing waits"
@@ -443,6 +449,8 @@ async def test_what_is_found_out_once_for_many_sends_is_true_of_each(node: Node)
             assert tried(sending._read, peer, alone) == single._replace(told=told)
         (found,), (expected,) = (service.serve_each(peer, [one]) for one in (request, alone))
         assert shown(found) == shown(expected)
+        for one in (request, alone):
+            assert shown(service.serve_each(peer, [one, one])[1]) == shown(expected)
     assert 200 < quick < 2800
 
 

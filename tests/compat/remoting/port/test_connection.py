@@ -18,7 +18,7 @@ from duolog_server.compat.remoting.codec.command import ONEWAY, RESPONSE, Comman
 from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX, SHORT_BYTES, FrameReader
 from duolog_server.compat.remoting.port import connection as module
 from duolog_server.compat.remoting.port.connection import Connection, Terms
-from duolog_server.compat.remoting.port.dispatcher import Begun, Peer, Stored, tried
+from duolog_server.compat.remoting.port.dispatcher import Begun, Peer, Served, Stored, tried
 from duolog_server.node.net import connection_protocol
 from duolog_server.node.net import receive_budget as arriving
 from duolog_server.node.net.receive_budget import ReceiveBudget
@@ -99,7 +99,7 @@ class Dispatcher:
             self.cancelled += 1
             raise
 
-    def serve_each(self, peer: Peer, requests: Sequence[Command]) -> list[Begun | Exception]:
+    def serve_each(self, peer: Peer, requests: Sequence[Command]) -> list[Served]:
         self.together.append(len(requests))
         return [tried(self.serve, peer, request) for request in requests]
 
@@ -572,6 +572,19 @@ async def test_an_outcome_outlives_who_waits_for_it(
     await turns()
     (found,) = third.wire.commands()
     assert (found.opaque, found.code) == (3, ResponseCode.SYSTEM_ERROR)
+
+
+async def test_an_answer_that_is_a_frame_is_written_with_the_others(
+    side: Side, desk: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def frames(_: Peer, requests: Sequence[Command]) -> list[bytes]:
+        return [one.answer(0).frame() for one in requests]
+
+    monkeypatch.setattr(desk, "serve_each", frames)
+    commands = [Command(ECHO, 1), Command(ECHO, 2, flag=ONEWAY), Command(REFUSE, 3)]
+    side.arrive(b"".join(one.frame() for one in commands))
+    assert [(one.opaque, one.code) for one in side.wire.commands()] == [(1, 0), (3, 7)]
+    assert side.wire.writes == 1
 
 
 async def test_requests_that_repeat_are_served_together(side: Side, desk: Dispatcher) -> None:
