@@ -534,13 +534,16 @@ class MessageStore:
             self.topic_queue_table.forget(key)
 
     def keep_to(self, moves: Moves, applied: int) -> None:
-        """Keep to what the tables say of moves, from now on, and in puts also to the records in the
-        log from a queue offset on, of which readers may not see the newest yet.
+        """Keep to what the tables say of moves, from now on; a master's puts also to the records in
+        the log from a queue offset on, of which readers may not see the newest yet.
         """
         at_end, self.moves = moves.copy(), moves
-        low, high = self.queue_range(SYSTEM_TOPIC, 0)
-        starts, sizes, _ = self.entries(SYSTEM_TOPIC, 0, max(low, applied), high)
-        for start in (*starts[sizes != BLANK].tolist(), *self.not_dispatched(SYSTEM_TOPIC, 0)):
+        starts: list[int] = []
+        if self.role is not BrokerRole.SLAVE:
+            found = self.entries(SYSTEM_TOPIC, 0, applied, self.next_offset(SYSTEM_TOPIC, 0))
+            starts += found[0, found[1] != BLANK].tolist()
+            starts += self.not_dispatched(SYSTEM_TOPIC, 0)
+        for start in starts:
             with contextlib.suppress(StoreError):  # damaged: nobody knows what it said
                 follow_moves(at_end, self.log.get_message(PhyOffset(start)).body)
         self.puts.keep_to(at_end)
