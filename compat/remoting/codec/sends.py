@@ -10,15 +10,17 @@ from functools import lru_cache
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.command import BadFrame, Command, Serialization, read
 
-TEMPLATES = 512  # that are kept, of at most a few KiB
+TEMPLATES, TEMPLATE_CHARACTERS = 512, 1024  # that are kept, and of each
 _CODE = RequestCode.SEND_MESSAGE_V2.value
-_TEXT = r'"[^"\\\x00-\x1f]{0,127}"'  # without escapes
+_TEXT = r'"[^"\\\x00-\x1f]*"'  # without escapes
 # Its places: queue, time of birth, properties, number of the request.
 _SEND = re.compile(
-    rf'(\{{"code":{_CODE},"extFields":\{{(?:"[a-d]":{_TEXT},){{4}}"e":")([0-9]{{1,5}})'
+    rf'(\{{"code":{_CODE},"extFields":\{{"a":{_TEXT},"b":{_TEXT},"c":{_TEXT},"d":{_TEXT},"e":")'
+    r"([0-9]{1,5})"
     rf'(","f":{_TEXT},"g":")([0-9]{{1,18}})'
     rf'(","h":{_TEXT},"i":")([^"\x00-\x1f]*)'
-    rf'("(?:,"[j-n]":{_TEXT}){{0,5}}\}},"flag":0,"language":{_TEXT},"opaque":)'
+    rf'(","j":{_TEXT},"k":{_TEXT}(?:,"l":{_TEXT})?(?:,"m":{_TEXT})?(?:,"n":{_TEXT})?\}},'
+    rf'"flag":0,"language":{_TEXT},"opaque":)'
     r"(0|[1-9][0-9]{0,8})"
     r'(,"serializeTypeCurrentRPC":"JSON","version":[0-9]{1,9}\})'
 )
@@ -41,6 +43,8 @@ def _by_position(header: bytes, body: bytes) -> Command | None:
     if found is None:
         return None
     first, queue, second, born, third, text, fourth, opaque, last = found.groups()
+    if len(found.string) - len(text) > TEMPLATE_CHARACTERS:
+        return None
     template = _template(first, second, third, fourth, last)
     text = text.replace("\\u0001", "\x01").replace("\\u0002", "\x02")
     if template is None or "\\" in text:

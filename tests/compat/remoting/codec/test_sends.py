@@ -129,7 +129,9 @@ def test_templates_are_bounded_and_short() -> None:
     for number in range(sends.TEMPLATES + 10):
         read_sent(Serialization.JSON, written({**FIELDS, "b": f"T{number}"}), b"")
     assert sends._template.cache_info().currsize == sends.TEMPLATES
-    long = read_sent(Serialization.JSON, written({**FIELDS, "a": "g" * 128}), b"")
+    long = read_sent(
+        Serialization.JSON, written({**FIELDS, "a": "g" * sends.TEMPLATE_CHARACTERS}), b""
+    )
     assert long.template is None
 
 
