@@ -11,7 +11,7 @@ for the registry.
 
 | state | puts | leaves it by |
 |-------|------|--------------|
-| PREPARING | stored | the row names the move → RESERVING, another one → ENDED |
+| PREPARING | stored | the row names the move → RESERVING, another one → ENDED; aborted → CLEARING |
 | RESERVING | stored | the target's word → SEALING; refused, aborted → REVOKING |
 | SEALING | held | the seal is confirmed → OPENING |
 | OPENING | held | the target's word → WITNESSING |
@@ -151,7 +151,9 @@ class Mover:
                 return self._go(State.OPENING)
             case Answered(reply) if self.settled and self._concerns(reply):
                 return self._answered(reply)
-            case Abort() if self.state in (State.PREPARING, State.RESERVING):
+            case Abort() if self.state is State.PREPARING:
+                return self._go(State.CLEARING)  # nothing is reserved before the row is written
+            case Abort() if self.state is State.RESERVING:
                 return self._go(State.REVOKING)
         return self, ()
 

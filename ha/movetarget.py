@@ -7,6 +7,7 @@ order, every request of a move gets answers that agree, from every master of the
 
 from typing import Any
 
+from duolog_server.ha.mover import Span
 from duolog_server.ha.moverevents import (
     Ask,
     Nothing,
@@ -72,8 +73,8 @@ def row_of(moves: Moves, topic: str, at: Place) -> Row | None:
     """What this group's log knows of a queue, for a registry that lost its row; None: nothing."""
     seal, guest = moves.seal_of(topic, at.queue_id), moves.guest_of(topic, at.queue_id)
     if seal is not None:
-        name, first = (guest.name, guest.first or 0) if guest is not None else (at, 0)
-        return Row(name, at, first, seal.move, seal.following.group)
+        span = Span.of(moves, topic, at)
+        return Row(span.name, at, span.first, seal.move, seal.following.group)
     if guest is None or guest.revoked:
         return None
     if guest.first is not None:

@@ -52,6 +52,7 @@ _LOG = ("_close_segment", "_go_back", "append_data", "is_boundary", "before_blan
 _CUTS = ("truncate", "hide_from", "_cut_queues")
 _HA = "tests/ha"
 _MASTERSHIPS = f"{_HA}/test_masterships.py"
+_TRANSITIONS = f"{_HA}/test_transitions.py::test_the_page_shows_what_the_machines_do"
 _ELECTIONS = (f"{_HA}/test_failover.py", f"{_HA}/test_oldercopies.py")
 _KNOWN = (f"{_HA}/test_knowngroup.py", *_ELECTIONS)
 _STORE_TESTS = "tests/store"
@@ -70,6 +71,7 @@ _LEFT_OUT = (
 )
 # What is mutated: file, the functions of it (all where None), the tests that are near.
 TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
+    ("ha/crossing.py", None, (f"{_HA}/test_crossing.py",)),
     ("ha/epochs.py", None, (f"{_HA}/test_epochs.py", f"{_HA}/test_masterships.py")),
     ("ha/failover.py", None, _ELECTIONS),
     ("ha/failoverdriver.py", None, (f"{_HA}/test_failoverdriver.py", *_ELECTIONS)),
@@ -83,6 +85,8 @@ TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
     ("ha/mandate.py", None, (f"{_HA}/test_syncstate.py", f"{_HA}/test_master.py")),
     ("ha/master.py", None, (f"{_HA}/test_master.py", f"{_HA}/test_failover.py")),
     ("ha/membership.py", None, (f"{_HA}/test_membership.py", f"{_HA}/test_failover.py")),
+    ("ha/mover.py", None, (f"{_HA}/test_mover.py", _TRANSITIONS)),
+    ("ha/movetarget.py", None, (f"{_HA}/test_mover.py",)),
     ("ha/options.py", None, (f"{_HA}/test_options.py",)),
     ("ha/progress.py", None, (f"{_HA}/test_progress.py", f"{_HA}/test_master.py")),
     ("ha/provenance.py", None, _ELECTIONS),

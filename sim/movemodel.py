@@ -98,8 +98,8 @@ DEEP = (
     Scenario("zombies", Left(failovers=(2, 0), zombies=1, aborts=1), (1, 1)),
     Scenario("unclean", Left(unclean=1, failovers=(1, 0), zombies=1), (1,)),
     Scenario("registry", Left(wipes=1, failovers=(1, 0), unclean=1), (1,)),
-    Scenario("aborts", Left(moves=2, aborts=1, failovers=(0, 1)), (1,)),
-    Scenario("back", Left(moves=2, failovers=(1, 1)), (1, 1)),
+    Scenario("aborts", Left(moves=2, aborts=2, failovers=(1, 1), lost_commits=0), (1,)),
+    Scenario("back", Left(moves=2, failovers=(1, 1), aborts=1), (1,)),
 )
 
 

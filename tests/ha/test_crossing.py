@@ -67,4 +67,6 @@ def test_a_reset_takes_a_later_number_than_one_that_it_meets() -> None:
     here = Progress(10, 1, going_back=3)
     assert on_closed(here, Progress(None, 1)) == (here, True)
     assert on_closed(here, Progress(15, 1)) == (Progress(10, 2, going_back=3), False)
+    assert on_closed(here, Progress(15, 4)) == (Progress(10, 5, going_back=3), False)
+    assert on_closed(here, Progress(15, 0)) == (Progress(10, 2, going_back=3), False)
     assert on_closed(here, Progress(None, 4)) == (here, True)

@@ -50,6 +50,7 @@ from tests.ha.moverscenes import (
     OPENING,
     PREPARED,
     RESERVING,
+    SEAL,
     SEALING,
     SPAN,
     THERE,
@@ -96,9 +97,16 @@ def test_nothing_is_opened_before_its_seal_is_confirmed() -> None:
     assert mover.step(Answered(Opened("2-1", THERE, 10))) == (mover, ())
 
 
-@pytest.mark.parametrize("events", [(), RESERVING])
-def test_an_abort_before_the_seal_is_the_targets_word(events: tuple[Event, ...]) -> None:
-    mover, effects = after(*events, Abort())
+def test_an_abort_before_anything_is_reserved_clears_the_row() -> None:
+    mover, effects = after(Abort())
+    assert effects == (Commit(CLEAR, 0),)
+    mover, effects = mover.step(Conflict(Seen(PREPARED, 7)))  # it was written nevertheless
+    assert effects == (Commit(CLEAR, 7),)
+    assert mover.step(Committed(CLEAR, 8))[0].state is State.ENDED
+
+
+def test_an_abort_before_the_seal_waits_for_the_targets_word() -> None:
+    mover, effects = after(*RESERVING, Abort())
     assert effects == (Call(Revoke("2-1", HERE)),)
     assert not mover.holds
     mover, effects = mover.step(Answered(Revoked("2-1")))
@@ -134,8 +142,9 @@ def test_a_target_that_contradicts_the_seal_leaves_puts_waiting_and_is_reported(
     mover, effects = after(*OPENING, Answered(reply))
     assert mover.state is State.STRANDED
     assert mover.holds
-    assert [type(one) for one in effects] == [Report]
-    assert "2-1" in effects[0].reason
+    (said,) = effects
+    assert isinstance(said, Report)
+    assert "2-1" in said.reason
     mover, effects = mover.step(Answered(Opened("2-1", THERE, 10)))
     assert effects[0] == Release(THERE)
 
@@ -162,8 +171,7 @@ def test_a_row_that_was_lost_is_written_anew() -> None:
 
 
 def test_a_row_written_late_ends_no_later_state() -> None:
-    mover, _ = after(Abort(), Answered(Revoked("2-1")))
-    assert mover.state is State.CLEARING
+    mover, _ = after(Abort())
     mover, effects = mover.step(Committed(PREPARED, 7))
     assert (mover.state, effects) == (State.CLEARING, ())
     mover, effects = mover.step(Retry())
@@ -172,7 +180,7 @@ def test_a_row_written_late_ends_no_later_state() -> None:
 
 def test_a_row_of_another_move_is_not_cleared() -> None:
     other = replace(PREPARED, move="2-2")
-    mover, effects = after(Abort(), Answered(Revoked("2-1")), Conflict(Seen(other, 9)))
+    mover, effects = after(Abort(), Conflict(Seen(other, 9)))
     assert (mover.state, effects) == (State.ENDED, ())
 
 
@@ -276,6 +284,7 @@ def test_a_guest_is_reserved_then_opened() -> None:
     assert store(moves, RESERVE) == ["guest"]
     assert reply_to(moves, TOPIC, "b", RESERVE) == Reserved("2-1", THERE)
     assert moves.closed(TOPIC, 4) is not None
+    assert Span.of(moves, TOPIC, THERE) == Span(HERE, THERE, 0, HERE)
     assert reply_to(moves, TOPIC, "b", OPEN) is None
     assert store(moves, OPEN) == ["open"]
     assert reply_to(moves, TOPIC, "b", OPEN) == Opened("2-1", THERE, 10)
@@ -338,6 +347,9 @@ def test_a_registry_that_lost_its_rows_is_told_by_the_logs() -> None:
     assert row_of(target("guest", "open"), TOPIC, THERE) == DONE
     assert row_of(target("guest", "revoke"), TOPIC, THERE) is None
     assert row_of(Moves(), TOPIC, HERE) is None
+    moved_on = target("guest", "open")
+    moved_on.apply_seal({**SEAL, "queue": 4, "end": 20, "group": "a", "to": 9, "move": "5-1"})
+    assert row_of(moved_on, TOPIC, THERE) == Row(HERE, THERE, 10, "5-1", "a")
 
 
 def test_a_row_that_is_there_is_only_told_of_a_beginning_it_waits_for() -> None:
