@@ -11,14 +11,16 @@ from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.compat.remoting.codec.command import BadFrame, Command, Serialization, read
 
 TEMPLATES, TEMPLATE_CHARACTERS = 512, 1024  # that are kept, and of each
+HEADER_BYTES = 2048  # a longer one is read by its names in less time
 _CODE = RequestCode.SEND_MESSAGE_V2.value
-_TEXT = r'"[^"\\\x00-\x1f]*"'  # without escapes
+_CONTROLS = bytes(range(32))  # that JSON escapes; to look for them here is faster than below
+_TEXT = r'"[^"\\]*"'  # without escapes
 # Its places: queue, time of birth, properties, number of the request.
 _SEND = re.compile(
     rf'(\{{"code":{_CODE},"extFields":\{{"a":{_TEXT},"b":{_TEXT},"c":{_TEXT},"d":{_TEXT},"e":")'
     r"([0-9]{1,5})"
     rf'(","f":{_TEXT},"g":")([0-9]{{1,18}})'
-    rf'(","h":{_TEXT},"i":")([^"\x00-\x1f]*)'
+    rf'(","h":{_TEXT},"i":")([^"]*)'
     rf'(","j":{_TEXT},"k":{_TEXT}(?:,"l":{_TEXT})?(?:,"m":{_TEXT})?(?:,"n":{_TEXT})?\}},'
     rf'"flag":0,"language":{_TEXT},"opaque":)'
     r"(0|[1-9][0-9]{0,8})"
@@ -36,6 +38,8 @@ def read_sent(serialization: int, header: bytes, body: bytes) -> Command:
 
 
 def _by_position(header: bytes, body: bytes) -> Command | None:
+    if len(header) > HEADER_BYTES or len(header.translate(None, _CONTROLS)) < len(header):
+        return None
     try:
         found = _SEND.fullmatch(header.decode())
     except UnicodeDecodeError:

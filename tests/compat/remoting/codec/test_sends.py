@@ -135,6 +135,15 @@ def test_templates_are_bounded_and_short() -> None:
     assert long.template is None
 
 
+def test_a_long_header_is_read_by_its_names() -> None:
+    short = len(written({**FIELDS, "i": ""}))
+    for size, is_found in ((sends.HEADER_BYTES - short, True), (sends.HEADER_BYTES, False)):
+        header = written({**FIELDS, "i": "x" * size})
+        found = read_sent(Serialization.JSON, header, b"")
+        assert found == read(Serialization.JSON, header, b"")
+        assert (found.template is not None) == is_found
+
+
 def test_frames_are_read_so() -> None:
     header = written(FIELDS)
     reader = FrameReader(FRAME_BYTES_MAX)
