@@ -649,7 +649,10 @@ class MetadataLog:
             raise sdk.UnknownTopic(f"topic {topic!r} does not exist")
         moves = self._store.puts.moves
         reserved = moves.reserved_by(topic, move)
-        used = *self._store.queue_ends(topic), *moves.guests.get(topic, ()), known.queues - 1
+        used = {*self._store.queue_ends(topic), *moves.guests.get(topic, ()), known.queues - 1}
+        for (read, _), row in self.tables.offsets.items():
+            if read == topic:  # of a queue that RocketMQ took away: it would let the group in
+                used.update(row)
         queue_id = reserved[0] if reserved is not None else max(used) + 1
         if queue_id > QUEUE_ID_MAX:
             raise BadMessage(f"topic {topic} has no queue id left")

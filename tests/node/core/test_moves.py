@@ -149,6 +149,12 @@ def test_a_guest_gets_an_id_that_no_queue_ever_had(node: Directory) -> None:
     assert put(node.store, [b"x"], queue_id=guest).queue_offset == 10
 
 
+def test_a_guest_gets_no_id_at_which_a_group_has_an_offset(node: Directory) -> None:
+    """As RocketMQ's files have it of a topic that had more queues: it would let the group in."""
+    node.run(node.metadata.commit("G", {"T": {4: 0}, "U": {9: 0}}))
+    assert reserve(node, "m") == 5
+
+
 def test_a_topic_with_guests_gets_no_queue_of_their_ids(node: Directory) -> None:
     guest = reserve(node, "m")
     known = node.metadata.topics["T"]
