@@ -2,7 +2,8 @@
 
 The tables are those of the confirmed log. So a request that they do not answer yet is stored as
 records, and answered by the tables once these are confirmed: whatever came in between, in whatever
-order, every request of a move gets answers that agree, from every master of the target.
+order, every request of a move gets answers that agree, from every master of the target. Only what
+its tables lack may a former master not say (`is_absence`).
 """
 
 from typing import Any
@@ -50,6 +51,15 @@ def reply_to(moves: Moves, topic: str, group: str, request: Request) -> Reply | 
     if isinstance(request, Open) and guest.first != request.first:
         return Refused(guest.move, f"it has begun at offset {guest.first}")
     return Opened(guest.move, place, guest.first)
+
+
+def is_absence(reply: Reply) -> bool:
+    """Whether an answer says what the tables lack, which a former master cannot know.
+
+    It is sent only once a record that was stored after the request arrived is confirmed: else the
+    source takes puts again, though the next master has opened its queue here.
+    """
+    return isinstance(reply, Nothing | Refused)
 
 
 def records_for(moves: Moves, topic: str, request: Request, next_id: int) -> list[Json]:

@@ -13,7 +13,7 @@ second copy of the rules. What may happen, in any order:
 - a call, an answer or a put that was ever sent arrives: late, again, or never;
 - a group confirms what it holds; its master dies, and the next one leads with any end of the log
   that was not confirmed, one that a master in between did not have included; the former one may
-  live on: it sends and answers, but confirms nothing;
+  live on: it sends, and answers what its log knows, but confirms nothing;
 - an unclean election loses confirmed records of the source; the registry loses its rows;
 - a commit of a row is executed at any later time, and its answer is lost;
 - one producer sends batches in order, one at a time, and stays with a place until it answers.
@@ -65,6 +65,7 @@ from sim.moveworld import (
     TOPIC,
     At,
     Client,
+    Former,
     Left,
     Log,
     Outcome,
@@ -89,6 +90,7 @@ SCENARIOS = (
     Scenario("batches", Left(failovers=(1, 0)), (2, 1)),
     Scenario("zombies", Left(failovers=(1, 0), zombies=1, aborts=1), (1,)),
     Scenario("unclean", Left(unclean=1, failovers=(1, 0), zombies=1, lost_commits=0), (1,)),
+    Scenario("targets", Left(unclean=1, failovers=(0, 1), zombies=1, lost_commits=0), (1,)),
     Scenario("registry", Left(wipes=1, unclean=1), (1,)),
     Scenario("aborts", Left(moves=2, aborts=1, failovers=(0, 1), lost_commits=0), (1,)),
     Scenario("back", Left(moves=2, failovers=(1, 0), lost_commits=0), (1, 1)),
@@ -189,7 +191,7 @@ class Model(Checks):
         yield from self._fair(world)
         yield from self._operator(world)
         for group in (0, 1):
-            yield from self._zombie(world, group)
+            yield from self._former(world, group)
             yield from self._failover(world, group)
         left = world.left
         if left.wipes and world.seen != self.pool.number(Seen()):
@@ -308,10 +310,11 @@ class Model(Checks):
             for log in sorted(ends):
                 others = [one for one in (side.log, side.ghost) if log[: len(one)] != one]
                 ghost = max(others, key=len, default=())
-                new = side._replace(log=log, ghost=ghost, settled=0, zombie=((), 0))
+                new = side._replace(log=log, ghost=ghost, settled=0, former=None)
                 yield (name, "fails over with", log), self._lead(world, group, new, after)
-                if left.zombies and side.mover:
-                    new = new._replace(zombie=(side.log, side.mover))
+                if left.zombies:
+                    former = Former(side.log, side.confirmed, side.mover)
+                    new = new._replace(former=former)
                     fewer_left = after._replace(zombies=left.zombies - 1)
                     said = (name, "fails over with", log, "and the former master lives on")
                     yield said, self._lead(world, group, new, fewer_left)
@@ -319,8 +322,8 @@ class Model(Checks):
             for kept in range(side.confirmed):
                 log = side.log[:kept]
                 gone = {r[2] for r in side.log[kept : side.confirmed] if r[0] == PUT}
-                zombie = (side.log, side.mover) if left.zombies else ((), 0)
-                new = Side(log, kept, 0, (), 0, zombie, 1)
+                former = Former(side.log, side.confirmed, side.mover) if left.zombies else None
+                new = Side(log, kept, 0, former=former, doubted=1)
                 after = left._replace(unclean=left.unclean - 1)
                 lost = tuple(sorted(gone | set(world.lost)))
                 led = self._lead(world._replace(lost=lost), group, new, after)
@@ -364,16 +367,20 @@ class Model(Checks):
         side = world.sides[target]
         if not side.settled:
             return world
-        key = (side.log, side.confirmed, number)
-        found = self._served.get(key)
-        if found is None:
-            found = self._served[key] = self._answer(side, target, self.pool.values[number])
+        found = self._answer(side, target, number)
         if isinstance(found, int):
             return world._replace(replies=merged(world.replies, (asks, found)))
         return world if found == side.log else self._with(world, target, log=found)
 
-    def _answer(self, side: Side, target: int, request: Request) -> Log | int:
+    def _answer(self, side: Side | Former, target: int, number: int) -> Log | int:
         """The reply's number, or the log with what makes one."""
+        key = (side.log, side.confirmed, number)
+        found = self._served.get(key)
+        if found is None:
+            found = self._served[key] = self._ask(side, target, self.pool.values[number])
+        return found
+
+    def _ask(self, side: Side | Former, target: int, request: Request) -> Log | int:
         confirmed = self.tables(side.log[: side.confirmed])
         reply = movetarget.reply_to(confirmed, TOPIC, GROUPS[target], request)
         if reply is not None:
@@ -386,17 +393,27 @@ class Model(Checks):
         again = any(_what(record) in waiting for record in records)
         return side.log if again else (*side.log, *records)
 
-    def _zombie(self, world: World, group: int) -> Iterator[Step]:
-        """The former master takes answers and sends calls; nothing else of it has an effect."""
-        log, number = world.sides[group].zombie
-        if not number:
+    def _former(self, world: World, group: int) -> Iterator[Step]:
+        """The former master takes answers, sends calls, and answers; it stores nothing."""
+        former = world.sides[group].former
+        if former is None:
             return
-        before = self.mover(number)
+        for asks, call in world.calls:
+            found = self._answer(former, group, call) if asks != group else ()
+            if not isinstance(found, int) or (asks, found) in world.replies:
+                continue
+            reply = self.pool.values[found]
+            if not movetarget.is_absence(reply):
+                answered = world._replace(replies=merged(world.replies, (asks, found)))
+                yield ("the former master of", GROUPS[group], "answers", reply), answered
+        if not former.mover:
+            return
+        before = self.mover(former.mover)
         replies = [self.pool.values[reply] for by, reply in world.replies if by == group]
         events: list[Event] = [*(Answered(reply) for reply in replies), Retry()]
         for event in events:
-            mover, effects = self._step(number, event)
-            after = self._with(world, group, zombie=(log, mover))
+            mover, effects = self._step(former.mover, event)
+            after = self._with(world, group, former=former._replace(mover=mover))
             for effect in effects:
                 if isinstance(effect, Call):
                     after = self._do(after, group, effect)
@@ -404,7 +421,7 @@ class Model(Checks):
         if before.moved_to is not None:
             for put in world.puts:
                 if put.at == at_of(before.span.at):
-                    _, entries = self.entries(log, put.at[1])
+                    _, entries = self.entries(former.log, put.at[1])
                     if put.first not in entries:
                         went = self.moved(world, put, 0, before.moved_to)
                         yield ("the former master of", GROUPS[group], "answers", put), went

@@ -30,11 +30,19 @@ class Put(NamedTuple):
     at: At
 
 
+class Former(NamedTuple):
+    """A former master that lives on: its log, how far it knows it confirmed, its mover."""
+
+    log: Log = ()
+    confirmed: int = 0
+    mover: int = 0
+
+
 class Side(NamedTuple):
     """A group. ghost: the log of another member of the set, until this master has confirmed.
 
-    mover: of its master. zombie: log and mover of the former one. doubted: confirmed records were
-    lost, and the other group was not asked since.
+    mover: of its master. doubted: confirmed records were lost, and the other group was not asked
+    since.
     """
 
     log: Log = ()
@@ -42,7 +50,7 @@ class Side(NamedTuple):
     settled: int = 1
     ghost: Log = ()
     mover: int = 0
-    zombie: tuple[Log, int] = ((), 0)
+    former: Former | None = None
     doubted: int = 0
 
 

@@ -227,6 +227,11 @@ def _revokes_all() -> list[Patch]:
     return [(movetarget, "reply_to", reply_to), (movetarget, "records_for", records_for)]
 
 
+def _absence_told() -> list[Patch]:
+    """A former master of the target says what its log lacks."""
+    return [(movetarget, "is_absence", lambda reply: False)]
+
+
 # -- producers and their nodes, which the model stands in for --------------------------------------
 
 
@@ -371,6 +376,7 @@ MOVES = [
     _bug("move-aborted-late", "aborted after the seal", _aborted_late, "aborts"),
     _bug("move-not-burnt", "a late reservation stays", _unknown_not_burnt, "aborts"),
     _bug("move-revokes-all", "a late revocation ends a later move", _revokes_all, "aborts"),
+    _bug("move-absence-told", "a former target knows of no move", _absence_told, "targets"),
     _bug(
         "move-held-stored", STANDS_IN + "a held put is answered PUT_OK", _held_is_stored, "batches"
     ),

@@ -41,7 +41,7 @@ from duolog_server.ha.moverevents import (
     Seen,
     Settled,
 )
-from duolog_server.ha.movetarget import records_for, reply_to, row_of, to_publish
+from duolog_server.ha.movetarget import is_absence, records_for, reply_to, row_of, to_publish
 from duolog_server.store.moves import Moves, Place, Seal
 from tests.ha.moverscenes import (
     CLEAR,
@@ -327,6 +327,12 @@ def test_a_source_that_knows_no_move_is_told_what_there_is() -> None:
     assert reply_to(target("guest", "open"), TOPIC, "b", Ask(HERE)) == Opened("2-1", THERE, 10)
     assert reply_to(target("guest", "revoke"), TOPIC, "b", Ask(HERE)) == Nothing()
     assert reply_to(target("guest"), TOPIC, "b", Ask(Place("a", 4))) == Nothing()
+
+
+def test_what_the_tables_lack_is_told_apart_from_what_they_say() -> None:
+    lacking = [Nothing(), Refused("2-1", "no queue is reserved for it")]
+    saying = [Reserved("2-1", THERE), Opened("2-1", THERE, 10), Revoked("2-1")]
+    assert [is_absence(reply) for reply in (*lacking, *saying)] == [True] * 2 + [False] * 3
 
 
 def test_a_revocation_ends_no_other_move() -> None:

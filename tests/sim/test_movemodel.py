@@ -21,6 +21,7 @@ SEEN = {
     "zombies": WHOLE | GIVEN_UP | {"ASKING", "REVOKING"},
     # STRANDED: a former master, whose move was revoked for the one that was elected uncleanly.
     "unclean": WHOLE | GIVEN_UP | {"ASKING", "REVOKING", "STRANDED", "blank"},
+    "targets": WHOLE | GIVEN_UP | {"ASKING", "REVOKING", "STRANDED", "blank"},
     "registry": WHOLE | GIVEN_UP | {"ASKING", "REVOKING", "blank"},
     "aborts": WHOLE | GIVEN_UP | {"ASKING", "REVOKING"},
     "back": WHOLE | GIVEN_UP | {"ASKING"},
