@@ -17,8 +17,8 @@ for the registry.
 | OPENING | held | the target's word → WITNESSING |
 | WITNESSING | moved | the row names the new place → DONE |
 | DONE | moved | |
-| ASKING | held | the target's word: begun → SEALING, revoked → CLEARING |
-| REVOKING | stored | as ASKING |
+| ASKING | held | the target's word: begun → SEALING, nothing → ENDED or what the row needs |
+| REVOKING | stored | the target's word: revoked → CLEARING, begun → SEALING |
 | CLEARING | stored | the row names no move → ENDED |
 | ENDED | stored | |
 | STRANDED | held | the target's word, which it changed → WITNESSING |
@@ -108,8 +108,8 @@ class Span:
 class Mover:
     """The machine. epoch: of its master. end, to: of the seal, -1 and None before it is known.
 
-    settled: what this log lacks, no later master has. doubted: all moves that came from here are
-    asked for, not only this one, which is empty meanwhile. burnt: those that were revoked.
+    settled: what this log lacks, no later master has. move: in ASKING the one that is revoked, or
+    empty. burnt: those that were revoked.
     """
 
     span: Span
@@ -121,7 +121,6 @@ class Mover:
     end: int = -1
     to: Place | None = None
     settled: bool = True
-    doubted: bool = False
     burnt: tuple[str, ...] = ()
 
     @property
@@ -230,7 +229,7 @@ class Mover:
     def _concerns(self, reply: Reply) -> bool:
         """Whether a reply is to a request of this move, or says what else has begun from here."""
         asks = self.state in (State.ASKING, State.REVOKING)
-        unnamed = asks and not self.move and isinstance(reply, Reserved)
+        unnamed = not self.move and isinstance(reply, Reserved)
         return reply.move == self.move or unnamed or (asks and isinstance(reply, Opened))
 
     def _answered(self, reply: Reply) -> tuple["Mover", tuple[Effect, ...]]:
@@ -248,14 +247,15 @@ class Mover:
             case State.OPENING, Revoked():
                 return self._stranded("the target revoked it")
             case State.ASKING | State.REVOKING, Opened(move, place, first):
-                # The seal was lost with the end of this log, and is made again.
+                # The seal was lost with the end of this log, and is made again. While REVOKING only
+                # if that left no mark; then it strands if puts went beyond.
                 found = replace(self, state=State.SEALING, move=move, to=place, end=first)
                 return found, (Hold(),)
             case State.ASKING, Reserved(move) if self._is_older(move):
                 return self._go(State.ASKING, move=move)
-            case State.ASKING, Revoked(move) if self.doubted:
+            case State.ASKING, Revoked(move):
                 return self._go(State.ASKING, move="", burnt=(*self.burnt, move))
-            case State.ASKING, Revoked() | Nothing():
+            case State.ASKING, Nothing():
                 return self._given_back()
             case State.REVOKING, Revoked():
                 return self._go(State.CLEARING)
@@ -263,7 +263,7 @@ class Mover:
 
     def _is_older(self, move: str) -> bool:
         """Whether a move may be revoked: one of a later master than this one may live."""
-        return self.doubted and move not in self.burnt and began_in(move) < self.epoch
+        return move not in self.burnt and began_in(move) < self.epoch
 
     def _moved(self, place: Place) -> tuple["Mover", tuple[Effect, ...]]:
         """Puts continue before the registry hears of it."""
@@ -277,7 +277,7 @@ class Mover:
         row = self.seen.row
         if row is None:
             mover, awaited = self._go(State.ENDED)
-        elif row.move and row.move not in (self.move, *self.burnt):
+        elif row.move and row.move not in self.burnt:
             mover, awaited = self._go(State.REVOKING, move=row.move)
         else:
             mover, awaited = self._go(State.CLEARING)
@@ -333,15 +333,15 @@ def resume(start: Start, topic: str, at: Place) -> Mover | None:
     if moves.closed(topic, at.queue_id) is not None:
         return None
     if start.doubted:
-        target, move = start.doubted, ""
+        target, move, state = start.doubted, "", State.ASKING
     elif row is not None and row.move and row.at == at:
-        target, move = row.target, row.move
+        # No seal was lost, so none was confirmed and nothing has begun: puts need not wait.
+        target, move, state = row.target, row.move, State.REVOKING
     elif row is not None and names_later(row, span):
-        target, move = row.at.group, ""
+        target, move, state = row.at.group, "", State.ASKING
     else:
         return None
-    asking = Mover(span, target, move, start.epoch, State.ASKING, seen)
-    return replace(asking, settled=False, doubted=not move)
+    return Mover(span, target, move, start.epoch, state, seen, settled=False)
 
 
 def names_later(row: Row, span: Span) -> bool:

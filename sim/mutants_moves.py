@@ -99,9 +99,9 @@ def _row_over_log() -> list[Patch]:
     original = machine.resume
 
     def resume(start: Any, topic: str, at: Any) -> Any:
-        found = original(start, topic, at)
-        if found is not None and found.state is State.ASKING and found.move:
-            return replace(found, state=State.RESERVING)
+        found, row = original(start, topic, at), start.seen.row
+        if found is not None and found.state is State.ASKING and row is not None and row.move:
+            return replace(found, state=State.RESERVING, move=row.move)
         return found
 
     return [(machine, "resume", resume)]

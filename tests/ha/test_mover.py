@@ -209,7 +209,17 @@ def test_a_queue_that_never_moved_has_no_move() -> None:
     assert resume(Start(3, Moves(), Seen(CLEAR, 4)), TOPIC, HERE) is None
 
 
-@pytest.mark.parametrize(("row", "doubted"), [(PREPARED, ""), (DONE, ""), (None, "b")])
+def test_a_move_that_was_not_sealed_is_revoked_and_no_put_waits_for_the_target() -> None:
+    mover = resumed(Moves(), PREPARED)
+    assert (mover.state, mover.holds) == (State.REVOKING, False)
+    assert mover.step(Retry()) == (mover, ())  # a later master may still have the seal
+    assert mover.step(Answered(Revoked("2-1"))) == (mover, ())
+    mover, effects = mover.step(Settled())
+    assert effects == (Call(Revoke("2-1", HERE)),)
+    assert mover.step(Answered(Revoked("2-1")))[1] == (Commit(CLEAR, 5),)
+
+
+@pytest.mark.parametrize(("row", "doubted"), [(DONE, ""), (None, "b")])
 def test_puts_wait_for_the_targets_word_where_the_seal_may_be_lost(
     row: Row | None, doubted: str
 ) -> None:
@@ -218,14 +228,13 @@ def test_puts_wait_for_the_targets_word_where_the_seal_may_be_lost(
     assert mover.holds
     assert mover.step(Retry()) == (mover, ())  # a later master may still have the seal
     mover, effects = mover.step(Settled())
-    assert effects == (Call(Revoke("2-1", HERE) if row == PREPARED else Ask(HERE)),)
+    assert effects == (Call(Ask(HERE)),)
     begun, effects = mover.step(Answered(Opened("2-1", THERE, 10)))
     assert effects == (Hold(),)
     assert begun.step(Held(8))[1] == (Append(Seal(10, THERE, "2-1")),)
     assert begun.step(Held(8))[0].step(Sealed())[1] == (Call(Open("2-1", 10)),)
     assert begun.step(Held(11))[0].state is State.STRANDED
-    nothing = Revoked("2-1") if row == PREPARED else Nothing()
-    released = mover.step(Answered(nothing))[1]
+    released = mover.step(Answered(Nothing()))[1]
     assert released[0] == Release(None)
     assert released[1:] == (() if row is None else (Commit(CLEAR, 5),))
 
