@@ -19,6 +19,7 @@ from duolog_server.ha.registry import (
     Grant,
     LeaseGone,
     Put,
+    RegistryError,
     RegistryUnavailable,
     Row,
     Snapshot,
@@ -209,17 +210,24 @@ class EtcdRegistry:
     def silent(self) -> dict[str, str]:
         """Members that do not answer what `etcdctl endpoint health` asks, and why.
 
-        One that lost its quorum does not, either.
+        One that lost its quorum does not, either; one that denies the key does.
         """
         found = {}
         addresses = [endpoint.address for endpoint in self._endpoints]
         for at, address in enumerate(addresses if len(addresses) > 1 else ()):
             try:
                 with self._call(at) as endpoint:
-                    endpoint.kv.Range(wire.RangeRequest(key=b"health"), timeout=self._timeout)
-            except RegistryUnavailable as error:
+                    self._ask_health(endpoint)
+            except RegistryError as error:
                 found[address] = str(error).removeprefix(f"etcd at {address}: ")
         return found
+
+    def _ask_health(self, endpoint: _Endpoint) -> None:
+        try:
+            endpoint.kv.Range(wire.RangeRequest(key=b"health"), timeout=self._timeout)
+        except grpc.RpcError as failure:
+            if failure.code() is not grpc.StatusCode.PERMISSION_DENIED:
+                raise
 
     def close(self) -> None:
         """Cancel watches, wait for other calls (bounded), then close the connections.

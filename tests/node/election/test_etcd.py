@@ -93,6 +93,22 @@ def test_a_member_that_does_not_answer_is_named_while_another_one_does() -> None
         server.stop()
 
 
+@pytest.mark.parametrize(("code", "silent"), [("PERMISSION_DENIED", []), ("NOT_FOUND", ["a", "b"])])
+def test_a_member_whose_users_may_not_read_every_key_answers(
+    code: str, silent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(request: object, timeout: float) -> None:
+        raise Failure(grpc.StatusCode[code], "refused")
+
+    registry = EtcdRegistry(("a", "b"), 1.0)
+    for endpoint in registry._endpoints:
+        monkeypatch.setattr(endpoint.kv, "Range", refuse)
+    try:
+        assert sorted(registry.silent()) == silent
+    finally:
+        registry.close()
+
+
 def put(key: str, value: bytes, lease: int = 0) -> Transaction:
     return Transaction((), (Put(key, value, lease),))
 
