@@ -171,7 +171,7 @@ class Mover:
             case State.OPENING | State.STRANDED if self.settled:
                 return (Call(Open(self.move, self.end)),)
             case State.ASKING | State.REVOKING if self.settled:
-                return (Call(Revoke(self.move, span.at) if self.move else Ask(span.at)),)
+                return (Call(Revoke(self.move, span.name, span.at) if self.move else Ask(span.at)),)
         return ()
 
     # -- the registry ------------------------------------------------------------------------------

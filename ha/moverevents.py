@@ -59,6 +59,7 @@ class Revoke:
     """Never begin the guest of a move, even if it was not reserved; or say what has begun."""
 
     move: str
+    name: Place
     came_from: Place
 
 

@@ -73,9 +73,9 @@ def records_for(moves: Moves, topic: str, request: Request, next_id: int) -> lis
             return [_guest(topic, queue_id, Guest(name, came_from, move))]
         case Open(_, first):
             return [{"op": "open", **decided, "first": first}]
-        case Revoke(_, came_from):
+        case Revoke(_, name, came_from):
             # A reservation that is still on the way finds the id of its move used.
-            burnt = [] if found else [_guest(topic, queue_id, Guest(came_from, came_from, move))]
+            burnt = [] if found else [_guest(topic, queue_id, Guest(name, came_from, move))]
             return [*burnt, {"op": "revoke", **decided}]
 
 

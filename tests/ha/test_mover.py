@@ -107,7 +107,7 @@ def test_an_abort_before_anything_is_reserved_clears_the_row() -> None:
 
 def test_an_abort_before_the_seal_waits_for_the_targets_word() -> None:
     mover, effects = after(*RESERVING, Abort())
-    assert effects == (Call(Revoke("2-1", HERE)),)
+    assert effects == (Call(Revoke("2-1", HERE, HERE)),)
     assert not mover.holds
     mover, effects = mover.step(Answered(Revoked("2-1")))
     assert effects == (Commit(CLEAR, mover.seen.revision),)
@@ -123,7 +123,7 @@ def test_no_abort_after_the_seal(events: tuple[Event, ...]) -> None:
 def test_a_refused_reservation_is_revoked() -> None:
     mover, effects = after(*RESERVING, Answered(Refused("2-1", "its topic is of type LITE")))
     assert mover.state is State.REVOKING
-    assert effects == (Call(Revoke("2-1", HERE)),)
+    assert effects == (Call(Revoke("2-1", HERE, HERE)),)
 
 
 def test_answers_to_other_moves_change_nothing() -> None:
@@ -215,7 +215,7 @@ def test_a_move_that_was_not_sealed_is_revoked_and_no_put_waits_for_the_target()
     assert mover.step(Retry()) == (mover, ())  # a later master may still have the seal
     assert mover.step(Answered(Revoked("2-1"))) == (mover, ())
     mover, effects = mover.step(Settled())
-    assert effects == (Call(Revoke("2-1", HERE)),)
+    assert effects == (Call(Revoke("2-1", HERE, HERE)),)
     assert mover.step(Answered(Revoked("2-1")))[1] == (Commit(CLEAR, 5),)
 
 
@@ -243,14 +243,14 @@ def test_a_source_that_lost_confirmed_records_has_every_move_revoked_by_its_name
     mover, effects = resumed(Moves(), PREPARED, "b").step(Settled())
     assert effects == (Call(Ask(HERE)),)
     mover, effects = mover.step(Answered(Reserved("1-1", THERE)))
-    assert effects == (Call(Revoke("1-1", HERE)),)
+    assert effects == (Call(Revoke("1-1", HERE, HERE)),)
     mover, effects = mover.step(Answered(Revoked("1-1")))
     assert effects == (Call(Ask(HERE)),)
     assert mover.step(Answered(Reserved("1-1", THERE))) == (mover, ())  # an old answer
     assert mover.step(Answered(Reserved("3-1", THERE))) == (mover, ())  # a later master's move
     assert mover.holds
     mover, effects = mover.step(Answered(Nothing()))
-    assert effects == (Release(None), Call(Revoke("2-1", HERE)))  # the one of the row
+    assert effects == (Release(None), Call(Revoke("2-1", HERE, HERE)))  # the one of the row
     assert mover.step(Answered(Revoked("2-1")))[1] == (Commit(CLEAR, 5),)
 
 
@@ -268,7 +268,7 @@ def test_every_state_that_holds_waits_for_no_registry() -> None:
 
 # -- the target ------------------------------------------------------------------------------------
 
-RESERVE, OPEN, REVOKE = Reserve("2-1", HERE, HERE), Open("2-1", 10), Revoke("2-1", HERE)
+RESERVE, OPEN, REVOKE = Reserve("2-1", HERE, HERE), Open("2-1", 10), Revoke("2-1", HERE, HERE)
 OF = {"guest": RESERVE, "open": OPEN, "revoke": REVOKE}
 
 
@@ -311,7 +311,7 @@ def test_a_second_beginning_at_another_offset_is_refused() -> None:
 def test_what_has_begun_is_told_to_who_would_revoke_it() -> None:
     moves = target("guest", "open")
     for move in ("2-1", "2-2"):
-        assert reply_to(moves, TOPIC, "b", Revoke(move, HERE)) == Opened("2-1", THERE, 10)
+        assert reply_to(moves, TOPIC, "b", Revoke(move, HERE, HERE)) == Opened("2-1", THERE, 10)
 
 
 def test_what_is_revoked_never_begins() -> None:
@@ -330,6 +330,13 @@ def test_a_reservation_that_comes_after_its_revocation_finds_the_id_used() -> No
     assert reply_to(moves, TOPIC, "b", RESERVE) == Revoked("2-1")
 
 
+def test_a_move_that_is_revoked_unreserved_leaves_no_name_that_never_was() -> None:
+    moves = Moves()
+    guest, _ = records_for(moves, TOPIC, Revoke("2-1", HERE, Place("b", 4)), 5)
+    moves.apply_guest(guest)
+    assert row_of(moves, TOPIC, Place("a", 5)) == Row(HERE, Place("b", 4), 0, "2-1", "a")
+
+
 def test_a_source_that_knows_no_move_is_told_what_there_is() -> None:
     assert reply_to(Moves(), TOPIC, "b", Ask(HERE)) == Nothing()
     assert reply_to(target("guest"), TOPIC, "b", Ask(HERE)) == Reserved("2-1", THERE)
@@ -346,7 +353,7 @@ def test_what_the_tables_lack_is_told_apart_from_what_they_say() -> None:
 
 def test_a_revocation_ends_no_other_move() -> None:
     moves = target("guest")
-    store(moves, Revoke("2-0", HERE), next_id=5)
+    store(moves, Revoke("2-0", HERE, HERE), next_id=5)
     assert reply_to(moves, TOPIC, "b", RESERVE) == Reserved("2-1", THERE)
 
 
