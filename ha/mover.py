@@ -92,7 +92,6 @@ class Span:
 
     name: Place
     at: Place
-    first: int = 0
     came_from: Place | None = None
 
     @staticmethod
@@ -101,7 +100,7 @@ class Span:
         guest = moves.guest_of(topic, at.queue_id)
         if guest is None:
             return Span(at, at)
-        return Span(guest.name, at, guest.first or 0, guest.came_from)
+        return Span(guest.name, at, guest.came_from)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +179,8 @@ class Mover:
         """What the registry says once this state is left."""
         span = self.span
         if self.state is State.PREPARING:
-            return Row(span.name, span.at, span.first, self.move, self.target)
-        if self.moved_to is not None:
-            return Row(span.name, self.moved_to, self.end)
-        return Row(span.name, span.at, span.first)
+            return Row(span.name, span.at, self.move, self.target)
+        return Row(span.name, self.moved_to or span.at)
 
     def _written(self, seen: Seen) -> tuple["Mover", tuple[Effect, ...]]:
         following = AFTER_THE_ROW.get(self.state)
@@ -275,10 +272,10 @@ class Mover:
     def _given_back(self) -> tuple["Mover", tuple[Effect, ...]]:
         """Puts are stored here; what the row names is revoked, too, and the row cleared."""
         row = self.seen.row
-        if row is None:
+        if row is None or row.at != self.span.at:
             mover, awaited = self._go(State.ENDED)
         elif row.move and row.move not in self.burnt:
-            mover, awaited = self._go(State.REVOKING, move=row.move)
+            mover, awaited = self._go(State.REVOKING, move=row.move, target=row.target)
         else:
             mover, awaited = self._go(State.CLEARING)
         return mover, (Release(None), *awaited)
@@ -298,7 +295,10 @@ def began_in(move: str) -> int:
 
 
 def begin(span: Span, target: str, move: str, seen: Seen) -> tuple[Mover, tuple[Effect, ...]]:
-    """A new move, of a queue that takes puts. move: a `move_id` of this mastership."""
+    """A new move, of a queue that takes puts; its opening, if it is a guest, is confirmed.
+
+    move: a `move_id` of this mastership.
+    """
     mover = Mover(span, target, move, began_in(move), State.PREPARING, seen)
     return mover.step(Conflict(seen))
 
@@ -307,7 +307,7 @@ def begin(span: Span, target: str, move: str, seen: Seen) -> tuple[Mover, tuple[
 class Start:
     """What a new master of a source goes by: its epoch, the tables of its whole log, the row.
 
-    doubted: a group to be asked even if the row says nothing, because this log lost confirmed
+    doubted: a group to be asked whatever the row says, because this log lost confirmed
     records in an unclean election, and since then no answer of that group was confirmed here.
     """
 
@@ -333,15 +333,12 @@ def resume(start: Start, topic: str, at: Place) -> Mover | None:
     if moves.closed(topic, at.queue_id) is not None:
         return None
     if start.doubted:
-        target, move, state = start.doubted, "", State.ASKING
-    elif row is not None and row.move and row.at == at:
+        return Mover(span, start.doubted, "", start.epoch, State.ASKING, seen, settled=False)
+    if row is not None and row.move and row.at == at:
         # No seal was lost, so none was confirmed and nothing has begun: puts need not wait.
-        target, move, state = row.target, row.move, State.REVOKING
-    elif row is not None and names_later(row, span):
-        target, move, state = row.at.group, "", State.ASKING
-    else:
-        return None
-    return Mover(span, target, move, start.epoch, state, seen, settled=False)
+        found = Mover(span, row.target, row.move, start.epoch, State.REVOKING, seen)
+        return replace(found, settled=False)
+    return None
 
 
 def names_later(row: Row, span: Span) -> bool:

@@ -15,13 +15,11 @@ from duolog_server.store.moves import Place, Seal
 class Row:
     """What the registry says of a queue that moved: a lock on moves, and a hint. The logs decide.
 
-    at, first: the place that takes puts, and the offset at which it began. move, target: the move
-    that has begun and not ended; empty: none.
+    at: the place that takes puts. move, target: the move that has begun and not ended; empty: none.
     """
 
     name: Place
     at: Place
-    first: int
     move: str = ""
     target: str = ""
 

@@ -83,22 +83,27 @@ def row_of(moves: Moves, topic: str, at: Place) -> Row | None:
     """What this group's log knows of a queue, for a registry that lost its row; None: nothing."""
     seal, guest = moves.seal_of(topic, at.queue_id), moves.guest_of(topic, at.queue_id)
     if seal is not None:
-        span = Span.of(moves, topic, at)
-        return Row(span.name, at, span.first, seal.move, seal.following.group)
+        return Row(Span.of(moves, topic, at).name, at, seal.move, seal.following.group)
     if guest is None or guest.revoked:
         return None
     if guest.first is not None:
-        return Row(guest.name, at, guest.first)
-    return Row(guest.name, guest.came_from, 0, guest.move, at.group)
+        return Row(guest.name, at)
+    return Row(guest.name, guest.came_from, guest.move, at.group)
 
 
 def to_publish(moves: Moves, topic: str, at: Place, row: Row | None) -> Row | None:
-    """What the row of a queue should become, as the registry lost it or has not heard; or None."""
+    """What the row of a queue should become, as the registry lost it or has not heard; or None.
+
+    A row may be older than the logs by several moves, and nothing tells its age: so each place
+    replaces only a row of the place before it.
+    """
     known, guest = row_of(moves, topic, at), moves.guest_of(topic, at.queue_id)
-    if known is None or row is None:
-        return known
-    unheard = guest is not None and guest.first is not None and row.move == guest.move
-    return known if unheard else None
+    if known is None or row is None or guest is None:
+        return known if row is None else None
+    if guest.first is not None:
+        return known if row.at == guest.came_from else None
+    # It names a move until the target has revoked it; this one lost it.
+    return known if row == Row(guest.name, guest.came_from) else None
 
 
 def guests(moves: Moves, topic: str) -> list[tuple[int, Guest]]:

@@ -84,6 +84,7 @@ from sim.moveworld import (
 )
 
 HEAL_STEPS = 200
+REVISIONS_MAX = 100
 
 SCENARIOS = (
     Scenario("failovers", Left(failovers=(2, 1)), (1,)),
@@ -92,6 +93,7 @@ SCENARIOS = (
     Scenario("unclean", Left(unclean=1, failovers=(1, 0), zombies=1, lost_commits=0), (1,)),
     Scenario("targets", Left(unclean=1, failovers=(0, 1), zombies=1, lost_commits=0), (1,)),
     Scenario("registry", Left(wipes=1, unclean=1), (1,)),
+    Scenario("rows", Left(moves=2, wipes=1, lost_commits=0), (1,)),
     Scenario("aborts", Left(moves=2, aborts=1, failovers=(0, 1), lost_commits=0), (1,)),
     Scenario("back", Left(moves=2, failovers=(1, 0), lost_commits=0), (1, 1)),
 )
@@ -100,6 +102,7 @@ DEEP = (
     Scenario("zombies", Left(failovers=(2, 0), zombies=1, aborts=1), (1, 1)),
     Scenario("unclean", Left(unclean=1, failovers=(1, 0), zombies=1), (1,)),
     Scenario("registry", Left(wipes=1, failovers=(1, 0), unclean=1), (1,)),
+    Scenario("rows", Left(moves=2, wipes=2, failovers=(1, 1)), (1,)),
     Scenario("aborts", Left(moves=2, aborts=2, failovers=(1, 1), lost_commits=0), (1,)),
     Scenario("back", Left(moves=2, failovers=(1, 1), aborts=1), (1,)),
 )
@@ -248,7 +251,7 @@ class Model(Checks):
             at = place((group, queue))
             row = movetarget.to_publish(confirmed, TOPIC, at, seen.row)
             if row is not None and row != seen.row:
-                again = self.pool.number(Seen(row, seen.revision + 1))
+                again = self.pool.number(Seen(row, self._revision(world)))
                 yield (GROUPS[group], "publishes", row), world._replace(seen=again)
             if over and seen.row is not None and seen.row.move:
                 start = machine.Start(self.epoch(world.left, group), self.tables(side.log), seen)
@@ -264,7 +267,8 @@ class Model(Checks):
             mover = self.mover(side.mover) if side.mover else None
             if left.moves and side.settled and (mover is None or mover.state in machine.OVER):
                 for queue in self.queues(side.log, group):
-                    if self.takes_puts(side.log, queue):
+                    opened = self.takes_puts(side.log[: side.confirmed], queue)
+                    if opened and self.takes_puts(side.log, queue):
                         yield self._begin(world, (group, queue))
             if left.aborts and mover is not None and mover.state not in machine.OVER:
                 ended = self.drive(world, group, Abort())
@@ -347,6 +351,11 @@ class Model(Checks):
 
     # -- the registry and the calls ----------------------------------------------------------------
 
+    def _revision(self, world: World) -> int:
+        """The next one; those of before a loss of rows do not come again."""
+        wiped = self.scenario.left.wipes - world.left.wipes
+        return 1 + (self.seen(world).revision or REVISIONS_MAX * wiped)
+
     def _commit(self, world: World, sent: tuple[int, int], answered: bool) -> World | None:
         """A commit is executed; None: unanswered, and without an effect."""
         group, number = sent
@@ -355,7 +364,7 @@ class Model(Checks):
         rest = world._replace(commits=tuple(one for one in world.commits if one != sent))
         if commit.revision != seen.revision:
             return self.drive(rest, group, Conflict(seen)) if answered else None
-        written = Seen(commit.row, seen.revision + 1)
+        written = Seen(commit.row, self._revision(world))
         rest = rest._replace(seen=self.pool.number(written))
         answer = Committed(commit.row, written.revision)
         return self.drive(rest, group, answer) if answered else rest

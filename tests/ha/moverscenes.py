@@ -30,9 +30,9 @@ STATES = tuple(state.value for state in State)
 TOPIC = "orders"
 HERE, THERE = Place("a", 3), Place("b", 4)
 SPAN = Span(HERE, HERE)
-PREPARED = Row(HERE, HERE, 0, "2-1", "b")
-DONE = Row(HERE, THERE, 10)
-CLEAR = Row(HERE, HERE, 0)
+PREPARED = Row(HERE, HERE, "2-1", "b")
+DONE = Row(HERE, THERE)
+CLEAR = Row(HERE, HERE)
 SEAL = {"topic": TOPIC, "queue": 3, "end": 10, "group": "b", "to": 4, "move": "2-1"}
 
 RESERVING: tuple[Event, ...] = (Committed(PREPARED, 7),)
@@ -56,10 +56,10 @@ PATHS: dict[State, tuple[Event, ...]] = {
 }
 OWN_ROW = {State.PREPARING: PREPARED, State.WITNESSING: DONE, State.CLEARING: CLEAR}
 EVENTS: dict[str, Event] = {
-    "Committed: the row of a state that was left": Committed(Row(HERE, HERE, 1), 9),
+    "Committed: the row of a state that was left": Committed(Row(HERE, Place("a", 9)), 9),
     "Conflict: there is no row": Conflict(Seen()),
-    "Conflict: the row names another move": Conflict(Seen(Row(HERE, HERE, 0, "2-0", "b"), 9)),
-    "Conflict: the row names a later place": Conflict(Seen(Row(HERE, Place("c", 1), 20), 9)),
+    "Conflict: the row names another move": Conflict(Seen(Row(HERE, HERE, "2-0", "b"), 9)),
+    "Conflict: the row names a later place": Conflict(Seen(Row(HERE, Place("c", 1)), 9)),
     "Held: the queue ends where the seal does, or below": Held(10),
     "Held: the queue ends beyond the seal": Held(11),
     "Sealed": Sealed(),

@@ -60,6 +60,7 @@ from tests.ha.moverscenes import (
     resumed,
     sealed,
 )
+from tests.known import known
 
 
 def test_a_move_from_its_first_step_to_its_last() -> None:
@@ -219,11 +220,9 @@ def test_a_move_that_was_not_sealed_is_revoked_and_no_put_waits_for_the_target()
     assert mover.step(Answered(Revoked("2-1")))[1] == (Commit(CLEAR, 5),)
 
 
-@pytest.mark.parametrize(("row", "doubted"), [(DONE, ""), (None, "b")])
-def test_puts_wait_for_the_targets_word_where_the_seal_may_be_lost(
-    row: Row | None, doubted: str
-) -> None:
-    mover = resumed(Moves(), row, doubted)
+@pytest.mark.parametrize("row", [None, CLEAR, DONE])
+def test_puts_wait_for_the_targets_word_where_the_seal_may_be_lost(row: Row | None) -> None:
+    mover = resumed(Moves(), row, "b")
     assert mover.state is State.ASKING
     assert mover.holds
     assert mover.step(Retry()) == (mover, ())  # a later master may still have the seal
@@ -236,7 +235,15 @@ def test_puts_wait_for_the_targets_word_where_the_seal_may_be_lost(
     assert begun.step(Held(11))[0].state is State.STRANDED
     released = mover.step(Answered(Nothing()))[1]
     assert released[0] == Release(None)
-    assert released[1:] == (() if row is None else (Commit(CLEAR, 5),))
+    assert released[1:] == ((Commit(CLEAR, 5),) if row == CLEAR else ())
+
+
+def test_a_row_that_is_older_than_the_log_concerns_no_later_place() -> None:
+    moves = target("guest", "open")
+    assert resume(Start(3, moves, Seen(PREPARED, 5)), TOPIC, THERE) is None
+    mover = known(resume(Start(3, moves, Seen(PREPARED, 5), "a"), TOPIC, THERE))
+    mover, effects = mover.step(Settled())[0].step(Answered(Nothing()))
+    assert (mover.state, effects) == (State.ENDED, (Release(None),))
 
 
 def test_a_source_that_lost_confirmed_records_has_every_move_revoked_by_its_name() -> None:
@@ -293,12 +300,12 @@ def test_a_guest_is_reserved_then_opened() -> None:
     assert store(moves, RESERVE) == ["guest"]
     assert reply_to(moves, TOPIC, "b", RESERVE) == Reserved("2-1", THERE)
     assert moves.closed(TOPIC, 4) is not None
-    assert Span.of(moves, TOPIC, THERE) == Span(HERE, THERE, 0, HERE)
+    assert Span.of(moves, TOPIC, THERE) == Span(HERE, THERE, HERE)
     assert reply_to(moves, TOPIC, "b", OPEN) is None
     assert store(moves, OPEN) == ["open"]
     assert reply_to(moves, TOPIC, "b", OPEN) == Opened("2-1", THERE, 10)
     assert moves.closed(TOPIC, 4) is None
-    assert Span.of(moves, TOPIC, THERE) == Span(HERE, THERE, 10, HERE)
+    assert Span.of(moves, TOPIC, THERE) == Span(HERE, THERE, HERE)
 
 
 def test_a_second_beginning_at_another_offset_is_refused() -> None:
@@ -334,7 +341,7 @@ def test_a_move_that_is_revoked_unreserved_leaves_no_name_that_never_was() -> No
     moves = Moves()
     guest, _ = records_for(moves, TOPIC, Revoke("2-1", HERE, Place("b", 4)), 5)
     moves.apply_guest(guest)
-    assert row_of(moves, TOPIC, Place("a", 5)) == Row(HERE, Place("b", 4), 0, "2-1", "a")
+    assert row_of(moves, TOPIC, Place("a", 5)) == Row(HERE, Place("b", 4), "2-1", "a")
 
 
 def test_a_source_that_knows_no_move_is_told_what_there_is() -> None:
@@ -371,12 +378,20 @@ def test_a_registry_that_lost_its_rows_is_told_by_the_logs() -> None:
     assert row_of(Moves(), TOPIC, HERE) is None
     moved_on = target("guest", "open")
     moved_on.apply_seal({**SEAL, "queue": 4, "end": 20, "group": "a", "to": 9, "move": "5-1"})
-    assert row_of(moved_on, TOPIC, THERE) == Row(HERE, THERE, 10, "5-1", "a")
+    assert row_of(moved_on, TOPIC, THERE) == Row(HERE, THERE, "5-1", "a")
 
 
 def test_a_row_that_is_there_is_only_told_of_a_beginning_it_waits_for() -> None:
     opened = target("guest", "open")
     assert to_publish(opened, TOPIC, THERE, None) == DONE
     assert to_publish(opened, TOPIC, THERE, PREPARED) == DONE
-    assert to_publish(opened, TOPIC, THERE, replace(PREPARED, move="2-2")) is None
+    assert to_publish(opened, TOPIC, THERE, CLEAR) == DONE
+    assert to_publish(opened, TOPIC, THERE, Row(HERE, Place("c", 1))) is None
     assert to_publish(sealed(), TOPIC, HERE, DONE) is None
+
+
+def test_a_row_without_a_move_is_told_of_one_that_the_target_still_has_to_revoke() -> None:
+    assert to_publish(target("guest"), TOPIC, THERE, CLEAR) == PREPARED
+    assert to_publish(target("guest"), TOPIC, THERE, replace(PREPARED, move="2-2")) is None
+    assert to_publish(target("guest"), TOPIC, THERE, Row(HERE, Place("c", 1))) is None
+    assert to_publish(target("guest", "revoke"), TOPIC, THERE, CLEAR) is None

@@ -25,6 +25,7 @@ SEEN = {
     "unclean": DOUBTED | {"STRANDED"},
     "targets": DOUBTED | {"STRANDED"},
     "registry": DOUBTED,
+    "rows": GIVEN_UP,
     "aborts": GIVEN_UP,
     "back": GIVEN_UP,
 }
