@@ -631,22 +631,33 @@ class MetadataLog:
     async def seal(self, topic: str, queue_id: int, following: Place, move: str) -> int:
         """Seal a queue: it ends at its next offset, and continues elsewhere; where it ends.
 
-        No put comes between. Raises as `change`.
+        No put comes between. Raises UnknownTopic, BadMessage if it has no such queue, and as
+        `change`.
         """
+        known = self._known(topic)
+        guest = self._store.puts.moves.guest_of(topic, queue_id)
+        if not 0 <= queue_id < known.queues and guest is None:
+            raise BadMessage(f"topic {topic} has no queue {queue_id}")  # it may get one later
         end = self._store.next_offset(topic, queue_id)
         to = {"end": end, "group": following.group, "to": following.queue_id}
         await self.change({"op": "seal", "topic": topic, "queue": queue_id, **to, "move": move})
         sealed = self.tables.moves.seal_of(topic, queue_id)
-        return sealed.end if sealed is not None else end
+        if sealed is None:
+            raise sdk.UnknownTopic(f"topic {topic!r} does not exist: it was deleted meanwhile")
+        return sealed.end
+
+    def _known(self, topic: str) -> TopicConfig:
+        known = self.creating(topic) or self.topics.get(topic)
+        if known is None:
+            raise sdk.UnknownTopic(f"topic {topic!r} does not exist")
+        return known
 
     async def reserve_guest(self, topic: str, name: Place, came_from: Place, move: str) -> int:
         """Reserve a queue of a topic for one that is to move here; its id, which was never used.
 
         Raises UnknownTopic, BadMessage if no id is left, and as `change`.
         """
-        known = self.creating(topic) or self.topics.get(topic)
-        if known is None:
-            raise sdk.UnknownTopic(f"topic {topic!r} does not exist")
+        known = self._known(topic)
         moves = self._store.puts.moves
         reserved = moves.reserved_by(topic, move)
         used = {*self._store.queue_ends(topic), *moves.guests.get(topic, ()), known.queues - 1}

@@ -132,6 +132,32 @@ def test_a_seal_is_stored_where_its_queue_ends(node: Directory) -> None:
     assert put(node.store, [b"c"], queue_id=1).moved_to == FAR
 
 
+@pytest.mark.parametrize(
+    ("topic", "queue_id", "why"), [("U", 0, "'U' does not exist"), ("T", 2, "T has no queue 2")]
+)
+def test_only_a_queue_that_is_there_is_sealed(
+    node: Directory, topic: str, queue_id: int, why: str
+) -> None:
+    """Else it would be sealed once the topic is made, or gets more queues."""
+    with pytest.raises((sdk.UnknownTopic, BadMessage), match=why):
+        node.run(node.metadata.seal(topic, queue_id, FAR, "s"))
+    node.run(node.metadata.put_topic(node.metadata.new_topic("U", 1, 6)))
+    node.run(node.metadata.put_topic(altered(node.metadata.topics["T"], 3, 0)))
+    assert put(node.store, [b"a"], topic, queue_id=queue_id).status is PutMessageStatus.PUT_OK
+
+
+def test_a_seal_of_a_topic_that_is_deleted_meanwhile_is_none(node: Directory) -> None:
+    async def both() -> None:
+        sealing = asyncio.ensure_future(node.metadata.seal("T", 0, FAR, "s"))
+        await asyncio.sleep(0)
+        node.metadata.note(node.metadata._deletion_of("T"))
+        node.settle()
+        await sealing
+
+    with pytest.raises(sdk.UnknownTopic, match="'T' does not exist: it was deleted meanwhile"):
+        asyncio.run(both())
+
+
 def test_a_guest_gets_an_id_that_no_queue_ever_had(node: Directory) -> None:
     assert (reserve(node, "m"), reserve(node, "n"), reserve(node, "m")) == (2, 3, 2)
     node.note("revoke", 3, "n")
