@@ -77,7 +77,6 @@ from sim.moveworld import (
     Step,
     World,
     at_of,
-    merged,
     number_of,
     place,
     record_of,
@@ -166,11 +165,9 @@ class Model(Checks):
         side = world.sides[group]
         match effect:
             case Commit():
-                commit = (group, self.pool.number(effect))
-                return world._replace(commits=merged(world.commits, commit))
+                return world.with_sent("commits", (group, self.pool.number(effect)))
             case Call(request):
-                call = (group, self.pool.number(request))
-                return world._replace(calls=merged(world.calls, call))
+                return world.with_sent("calls", (group, self.pool.number(request)))
             case Hold():
                 queue = self.mover(side.mover).span.at.queue_id
                 return self.drive(world, group, Held(self.end_of(side, queue)))
@@ -378,7 +375,7 @@ class Model(Checks):
             return world
         found = self._answer(side, target, number)
         if isinstance(found, int):
-            return world._replace(replies=merged(world.replies, (asks, found)))
+            return world.with_sent("replies", (asks, found))
         return world if found == side.log else self._with(world, target, log=found)
 
     def _answer(self, side: Side | Former, target: int, number: int) -> Log | int:
@@ -413,7 +410,7 @@ class Model(Checks):
                 continue
             reply = self.pool.values[found]
             if not movetarget.is_absence(reply):
-                answered = world._replace(replies=merged(world.replies, (asks, found)))
+                answered = world.with_sent("replies", (asks, found))
                 yield ("the former master of", GROUPS[group], "answers", reply), answered
         if not former.mover:
             return
@@ -443,7 +440,7 @@ class Model(Checks):
             return world
         end = self._firsts[client.batch + 1]
         put = Put(client.first, end - client.first, client.at)
-        return world._replace(puts=merged(world.puts, put))
+        return world.with_sent("puts", put)
 
     def _offer(self, world: World, put: Put) -> World:
         """A put reaches the master of its place."""
@@ -534,7 +531,7 @@ def explore(scenario: Scenario, states_max: int = 10_000_000) -> Outcome:
         if len(came) > states_max:
             return Outcome(len(came), "too many states")
         for said, after in model.successors(world):
-            if after not in came:
+            if after is not world and after not in came:
                 came[after] = (world, said)
                 queue.append(after)
     return Outcome(len(came), reached=model.reached())

@@ -88,6 +88,11 @@ class World(NamedTuple):
     lost: tuple[int, ...] = ()  # messages whose confirmed record an unclean election lost
     left: Left = Left()
 
+    def with_sent(self, kind: str, new: Any) -> "World":
+        """This state after one more commit, call, reply or put was sent."""
+        known = getattr(self, kind)
+        return self if new in known else self._replace(**{kind: tuple(sorted((*known, new)))})
+
 
 Step = tuple[Said, World]
 
@@ -175,11 +180,6 @@ def change_of(record: Record) -> dict[str, Any]:
     else:
         (move,) = fields
     return change | {"move": move_name(move)}
-
-
-def merged(known: tuple[Any, ...], new: Any) -> tuple[Any, ...]:
-    """What was ever sent, with one more."""
-    return known if new in known else tuple(sorted((*known, new)))
 
 
 class Reading:

@@ -25,7 +25,7 @@ SEEN = {
     "unclean": DOUBTED | {"STRANDED"},
     "targets": DOUBTED | {"STRANDED"},
     "registry": DOUBTED,
-    "rows": GIVEN_UP,
+    "rows": WHOLE | {"ENDED"},
     "aborts": GIVEN_UP,
     "back": GIVEN_UP,
 }
