@@ -10,18 +10,16 @@ M8: from every state, a fair run without faults gives and commits everything.
 """
 
 import sys
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from duolog_server.ha import crossing
 from duolog_server.ha.crossing import Close, Crossed, Progress
-from sim.moveworld import Outcome
+from sim.bounded import Outcome, explored
 
 FIRSTS = (0, 1, 2)
 ENDS = (1, 2, 3)
-HEAL_STEPS = 100
 T = TypeVar("T")
 
 
@@ -54,7 +52,7 @@ class Crossings:
 
     def successors(self, state: Readers) -> Iterator[tuple[str, Readers]]:
         """Every event that may be the next one, and the state after it."""
-        yield from self._fair(state)
+        yield from self.fair(state)
         for to, offset, resets in state.sent:
             yield (
                 f"{to} hears ({offset}, {resets}) once more",
@@ -90,7 +88,10 @@ class Crossings:
         """What a place remembers of what it told without an answer: nothing."""
         return state
 
-    def _fair(self, state: Readers) -> Iterator[tuple[str, Readers]]:
+    def fair(self, state: Readers) -> Iterator[tuple[str, Readers]]:
+        """Those of them that no fault is needed for."""
+        if state.wrong:
+            return
         for span in range(3):
             progress = state.here[span]
             if progress.going_back is not None:
@@ -173,50 +174,28 @@ class Crossings:
             return self._set(state, to, crossing.on_close(progress, Close(resets)))
         return self._set(state, to, crossing.on_crossed(progress, Crossed(offset, resets)))
 
-    def healed(self, state: Readers, good: set[Readers]) -> str:
-        """What is wrong after a fair run without faults; empty if nothing is."""
-        path = []
-        state = state._replace(lost=0)
-        for _ in range(HEAL_STEPS):
-            if state in good:
-                break
-            path.append(state)
-            after = next((one for _, one in self._fair(state) if one != state), None)
-            if after is None:
-                unread = set(range(ENDS[-1])) - set(state.read)
-                if unread or state.here[-1].committed != ENDS[-1]:
-                    return f"M8: {sorted(unread)} cannot be read: {state.here}"
-                break
-            if after.wrong:
-                break  # a state of its own
-            state = after
-        else:
-            return "M8: a fair run does not end"
-        good.update(path)
-        return ""
+    @staticmethod
+    def calmed(state: Readers) -> Readers:
+        """After the last fault."""
+        return state._replace(lost=0)
+
+    @staticmethod
+    def broken(state: Readers) -> str:
+        """What is wrong with a state."""
+        return state.wrong
+
+    @staticmethod
+    def broken_end(state: Readers) -> str:
+        """What is wrong with a state in which nothing happens any more."""
+        unread = set(range(ENDS[-1])) - set(state.read)
+        if state.wrong or (not unread and state.here[-1].committed == ENDS[-1]):
+            return ""  # what is wrong is a state of its own
+        return f"M8: {sorted(unread)} cannot be read: {state.here}"
 
 
 def explore(bounds: Readers = BOUNDS) -> Outcome:
-    """Visit the states breadth-first, up to the first violation."""
-    model = Crossings()
-    came: dict[Readers, tuple[Readers, str] | None] = {bounds: None}
-    good: set[Readers] = set()
-    queue = deque([bounds])
-    while queue:
-        state = queue.popleft()
-        found = state.wrong or model.healed(state, good)
-        if found:
-            steps = []
-            step = came[state]
-            while step is not None:
-                steps.append(step[1])
-                step = came[step[0]]
-            return Outcome(len(came), found, tuple(reversed(steps)))
-        for said, after in model.successors(state):
-            if after not in came:
-                came[after] = (state, said)
-                queue.append(after)
-    return Outcome(len(came))
+    """Visit the states."""
+    return explored(Crossings(), bounds)
 
 
 def main() -> int:

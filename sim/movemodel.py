@@ -28,7 +28,6 @@ M9 (nothing is delayed), M11 (no bytes), M13 (no group is retired).
 import argparse
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,6 +54,7 @@ from duolog_server.ha.moverevents import (
     Settled,
 )
 from duolog_server.store.moves import Place
+from sim.bounded import STATES_MAX, Outcome, explored
 from sim.movechecks import Checks
 from sim.moveworld import (
     BLANK,
@@ -68,7 +68,6 @@ from sim.moveworld import (
     Former,
     Left,
     Log,
-    Outcome,
     Put,
     Record,
     Said,
@@ -82,7 +81,6 @@ from sim.moveworld import (
     record_of,
 )
 
-HEAL_STEPS = 200
 REVISIONS_MAX = 100
 
 SCENARIOS = (
@@ -188,7 +186,7 @@ class Model(Checks):
 
     def successors(self, world: World) -> Iterator[Step]:
         """Every event that may be the next one, and the state after it."""
-        yield from self._fair(world)
+        yield from self.fair(world)
         yield from self._operator(world)
         for group in (0, 1):
             yield from self._former(world, group)
@@ -210,7 +208,7 @@ class Model(Checks):
                     after = done.left._replace(lost_commits=left.lost_commits - 1)
                     yield (*self._said(commit), "is lost its answer"), done._replace(left=after)
 
-    def _fair(self, world: World) -> Iterator[Step]:
+    def fair(self, world: World) -> Iterator[Step]:
         """What no fault is needed for."""
         for group in (0, 1):
             side = world.sides[group]
@@ -302,6 +300,7 @@ class Model(Checks):
 
     def _failover(self, world: World, group: int) -> Iterator[Step]:
         side, left, name = world.sides[group], world.left, GROUPS[group]
+        former = Former(side.log, side.confirmed, side.mover)
         if left.failovers[group]:
             fewer = tuple(n - (i == group) for i, n in enumerate(left.failovers))
             after = left._replace(failovers=(fewer[0], fewer[1]))
@@ -314,7 +313,6 @@ class Model(Checks):
                 new = side._replace(log=log, ghost=ghost, settled=0, former=None)
                 yield (name, "fails over with", log), self._lead(world, group, new, after)
                 if left.zombies:
-                    former = Former(side.log, side.confirmed, side.mover)
                     new = new._replace(former=former)
                     fewer_left = after._replace(zombies=left.zombies - 1)
                     said = (name, "fails over with", log, "and the former master lives on")
@@ -323,8 +321,7 @@ class Model(Checks):
             for kept in range(side.confirmed):
                 log = side.log[:kept]
                 gone = {r[2] for r in side.log[kept : side.confirmed] if r[0] == PUT}
-                former = Former(side.log, side.confirmed, side.mover) if left.zombies else None
-                new = Side(log, kept, 0, former=former, doubted=1)
+                new = Side(log, kept, 0, former=former if left.zombies else None, doubted=1)
                 after = left._replace(unclean=left.unclean - 1)
                 lost = tuple(sorted(gone | set(world.lost)))
                 led = self._lead(world._replace(lost=lost), group, new, after)
@@ -492,59 +489,15 @@ class Model(Checks):
         rest = client._replace(first=client.first + stored, at=at_of(to), receipts=known)
         return self._send(world._replace(client=rest))
 
-    # -- how it ends -------------------------------------------------------------------------------
-
-    def healed(self, world: World, good: set[World]) -> str:
-        """What is wrong after a fair run without faults; empty if nothing is."""
-        path = []
-        # What is on its way is lost: nothing may rely on it.
-        world = world._replace(calls=(), replies=(), commits=())
-        for _ in range(HEAL_STEPS):
-            if world in good:
-                break
-            path.append(world)
-            after = next((one for _, one in self._fair(world) if one != world), None)
-            if after is None:
-                found = self.broken_end(world)
-                if found:
-                    return found
-                break
-            world = after
-        else:
-            return "M14: a fair run does not end"
-        good.update(path)
-        return ""
+    def calmed(self, world: World) -> World:
+        """After the last fault: nothing may rely on what is on its way."""
+        return world._replace(calls=(), replies=(), commits=())
 
 
-def explore(scenario: Scenario, states_max: int = 10_000_000) -> Outcome:
-    """Visit the states of a scenario breadth-first, up to the first violation."""
+def explore(scenario: Scenario, states_max: int = STATES_MAX) -> Outcome:
+    """Visit the states of a scenario."""
     model = Model(scenario)
-    start = model.start()
-    came: dict[World, tuple[World, Said] | None] = {start: None}
-    good: set[World] = set()
-    queue = deque([start])
-    while queue:
-        world = queue.popleft()
-        found = model.broken(world) or model.healed(world, good)
-        if found:
-            return Outcome(len(came), found, _trace(came, world))
-        if len(came) > states_max:
-            return Outcome(len(came), "too many states")
-        for said, after in model.successors(world):
-            if after is not world and after not in came:
-                came[after] = (world, said)
-                queue.append(after)
-    return Outcome(len(came), reached=model.reached())
-
-
-def _trace(came: dict[World, tuple[World, Said] | None], world: World) -> tuple[str, ...]:
-    steps = []
-    step = came[world]
-    while step is not None:
-        world, said = step
-        steps.append(" ".join(map(str, said)))
-        step = came[world]
-    return tuple(reversed(steps))
+    return explored(model, model.start(), states_max)._replace(reached=model.reached())
 
 
 def report(scenario: Scenario, outcome: Outcome, seconds: float) -> str:

@@ -91,7 +91,10 @@ class World(NamedTuple):
     def with_sent(self, kind: str, new: Any) -> "World":
         """This state after one more commit, call, reply or put was sent."""
         known = getattr(self, kind)
-        return self if new in known else self._replace(**{kind: tuple(sorted((*known, new)))})
+        if new in known:
+            return self
+        sent: dict[str, Any] = {kind: tuple(sorted((*known, new)))}
+        return self._replace(**sent)
 
 
 Step = tuple[Said, World]
@@ -103,18 +106,6 @@ class Scenario(NamedTuple):
     name: str
     left: Left
     batches: tuple[int, ...] = (1, 1)
-
-
-class Outcome(NamedTuple):
-    """The end of an exploration. trace: the events to the violation.
-
-    reached: the states of movers and the kinds of records that there were.
-    """
-
-    states: int
-    violation: str = ""
-    trace: tuple[str, ...] = ()
-    reached: frozenset[str] = frozenset()
 
 
 class Pool:

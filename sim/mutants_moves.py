@@ -25,9 +25,10 @@ from duolog_server.ha import mover as machine
 from duolog_server.ha.mover import Mover, State
 from duolog_server.ha.moverevents import Abort, Open, Reserve, Revoke, Revoked
 from sim import crossmodel, movemodel
+from sim.bounded import Outcome
 from sim.crossmodel import Crossings, Readers
 from sim.movemodel import SCENARIOS, Model
-from sim.moveworld import Outcome, Put, Step, World, at_of
+from sim.moveworld import Put, Step, World, at_of
 from sim.planted import Mutant, Patch
 
 CROSSING = "crossing"
