@@ -5,7 +5,9 @@ that the group has committed its end; the report is repeated until it is answere
 earlier span is noted there, closes all later spans, then sets the offset; every later master there
 continues it. A report that was sent before a reset may arrive after it, so resets have numbers.
 
-Pure: what a group's log holds of a consumer group at a place, and what follows from it.
+Pure: what a group's log holds of a consumer group at a place, and what follows from it. Both hold
+only if a place reports, calls and answers by what is confirmed there, and if a consumer group that
+finds nothing to read at a place commits its end as well: an empty span is crossed, too.
 """
 
 from collections.abc import Sequence

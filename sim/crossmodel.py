@@ -1,9 +1,9 @@
 """python -m sim.crossmodel: explores how a consumer group crosses the seams of a queue that moved.
 
-A name of three spans with one message each: there, and back again. The group reads wherever it is
-let in, and commits what it was given; the places tell each other of crossings, and resets go back
-to any offset, two of them at once. A report may arrive late, again or never, and its answer may
-be lost; masters die in a reset. The rules are those of `ha/crossing.py`.
+A name of three spans with a message each, or none: there, and back again. The group reads wherever
+it is let in, and commits what it was given; the places tell each other of crossings, and resets go
+back to any offset, two of them at once. A report may arrive late, again or never, and its answer
+may be lost; masters die in a reset. The rules are those of `ha/crossing.py`.
 
 M7: no offset is given before every earlier span was committed to its end, and none is skipped.
 M8: from every state, a fair run without faults gives and commits everything.
@@ -124,6 +124,11 @@ class Crossings:
                     read=tuple(sorted({*state.read, offset})),
                     wrong=wrong,
                 ),
+            )
+        elif progress.committed is None:
+            yield (
+                f"{offset} is committed: nothing is there",
+                self._set(state, span, replace(progress, committed=offset)),
             )
         if given > begins:
             yield (

@@ -30,6 +30,7 @@ from duolog_server.ha.moverevents import (
     Opened,
     Refused,
     Release,
+    Reply,
     Report,
     Reserve,
     Reserved,
@@ -353,8 +354,9 @@ def test_a_source_that_knows_no_move_is_told_what_there_is() -> None:
 
 
 def test_what_the_tables_lack_is_told_apart_from_what_they_say() -> None:
-    assert all(map(is_absence, (Nothing(), Refused("2-1", "no queue is reserved for it"))))
-    known_there = (Reserved("2-1", THERE), Opened("2-1", THERE, 10), Revoked("2-1"))
+    lacking: list[Reply] = [Nothing(), Refused("2-1", "no queue is reserved for it")]
+    known_there: list[Reply] = [Reserved("2-1", THERE), Opened("2-1", THERE, 10), Revoked("2-1")]
+    assert all(map(is_absence, lacking))
     assert not any(map(is_absence, known_there))
 
 

@@ -42,7 +42,12 @@ def test_every_state_of_the_machine_is_explored() -> None:
     assert {state.value for state in State} <= set().union(*SEEN.values())
 
 
-def test_a_group_crosses_the_seams_in_order_and_none_is_skipped() -> None:
+@pytest.mark.parametrize("ends", [(1, 2, 3), (0, 1, 2), (1, 1, 2)])
+def test_a_group_crosses_the_seams_in_order_and_none_is_skipped(
+    ends: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crossmodel, "FIRSTS", (0, *ends[:-1]))
+    monkeypatch.setattr(crossmodel, "ENDS", ends)
     outcome = crossmodel.explore()
     assert outcome.violation == "", "\n".join(outcome.trace)
     assert outcome.states > 500
