@@ -6,8 +6,8 @@ from its log's tables, the row and nothing else (`resume`), so every step can be
 Rules: the source's log decides where the queue ends, the target's log whether it has begun there;
 the row is a lock on moves and a hint. Nothing is opened before its seal is confirmed. Only the
 master that began a move seals it, unless the target says that it has begun. What a log lacks counts
-once this mastership has confirmed something: until then a later master may have it. No put waits
-for the registry.
+once this mastership has confirmed something: until then a later master may have it. Puts wait for
+the target only once a seal is stored, or may have been lost; they never wait for the registry.
 
 | state | puts | leaves it by |
 |-------|------|--------------|
@@ -17,8 +17,8 @@ for the registry.
 | OPENING | held | the target's word → WITNESSING |
 | WITNESSING | moved | the row names the new place → DONE |
 | DONE | moved | |
-| ASKING | held | the target's word: begun → SEALING, nothing → ENDED or what the row needs |
-| REVOKING | stored | the target's word: revoked → CLEARING, begun → SEALING |
+| ASKING | held | begun → SEALING; nothing → REVOKING, CLEARING or ENDED, by the row |
+| REVOKING | stored | revoked → CLEARING, begun → SEALING |
 | CLEARING | stored | the row names no move → ENDED |
 | ENDED | stored | |
 | STRANDED | held | the target's word, which it changed → WITNESSING |
@@ -284,14 +284,17 @@ class Mover:
 # -- how it starts ---------------------------------------------------------------------------------
 
 
-def move_id(epoch: int, number: int) -> str:
-    """The id of a move: the epoch of the master that begins it, and a number of its own there."""
-    return f"{epoch}-{number}"
+def move_id(group: str, epoch: int, number: int) -> str:
+    """The id of a move: its source, the epoch of the master that begins it, a number of its own.
+
+    A target knows moves of many sources by their ids.
+    """
+    return f"{group}-{epoch}-{number}"
 
 
 def began_in(move: str) -> int:
-    """The epoch of the master that began a move. Raises ValueError if this is no id of one."""
-    return int(move.partition("-")[0])
+    """The epoch of the master that began a move. Raises ValueError or IndexError if it is none."""
+    return int(move.split("-")[-2])
 
 
 def begin(span: Span, target: str, move: str, seen: Seen) -> tuple[Mover, tuple[Effect, ...]]:

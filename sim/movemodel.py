@@ -273,7 +273,8 @@ class Model(Checks):
 
     def _begin(self, world: World, at: At) -> Step:
         group, left = at[0], world.left
-        move = machine.move_id(self.epoch(left, group), 1 + self.scenario.left.moves - left.moves)
+        number = 1 + self.scenario.left.moves - left.moves
+        move = machine.move_id(GROUPS[group], self.epoch(left, group), number)
         span = Span.of(self.tables(world.sides[group].log), TOPIC, place(at))
         mover, effects = machine.begin(span, GROUPS[1 - group], move, self.seen(world))
         world = self._with(world, group, mover=self.pool.number(mover))

@@ -14,7 +14,7 @@ TOPIC = "t"
 GROUPS = ("a", "b")
 KINDS = ("put", "seal", "guest", "open", "revoke", "blank")
 PUT, SEAL, GUEST, OPEN, REVOKE, BLANK = range(len(KINDS))
-MOVES_MAX = 10
+EPOCHS_MAX = MOVES_MAX = 10
 
 Record = tuple[int, ...]  # kind, queue id, fields
 Log = tuple[Record, ...]
@@ -136,13 +136,14 @@ def at_of(place_: Place) -> At:
 
 def move_name(number: int) -> str:
     """The id of a move."""
-    return move_id(*divmod(number, MOVES_MAX))
+    group, rest = divmod(number, EPOCHS_MAX * MOVES_MAX)
+    return move_id(GROUPS[group], *divmod(rest, MOVES_MAX))
 
 
 def number_of(move: str) -> int:
     """The other way round."""
-    epoch, number = move.split("-")
-    return int(epoch) * MOVES_MAX + int(number)
+    group, epoch, number = move.split("-")
+    return (GROUPS.index(group) * EPOCHS_MAX + int(epoch)) * MOVES_MAX + int(number)
 
 
 def record_of(change: dict[str, Any]) -> Record:

@@ -30,17 +30,17 @@ STATES = tuple(state.value for state in State)
 TOPIC = "orders"
 HERE, THERE = Place("a", 3), Place("b", 4)
 SPAN = Span(HERE, HERE)
-PREPARED = Row(HERE, HERE, "2-1", "b")
+PREPARED = Row(HERE, HERE, "a-2-1", "b")
 DONE = Row(HERE, THERE)
 CLEAR = Row(HERE, HERE)
-SEAL = {"topic": TOPIC, "queue": 3, "end": 10, "group": "b", "to": 4, "move": "2-1"}
+SEAL = {"topic": TOPIC, "queue": 3, "end": 10, "group": "b", "to": 4, "move": "a-2-1"}
 
 RESERVING: tuple[Event, ...] = (Committed(PREPARED, 7),)
-SEALING: tuple[Event, ...] = (*RESERVING, Answered(Reserved("2-1", THERE)), Held(10))
+SEALING: tuple[Event, ...] = (*RESERVING, Answered(Reserved("a-2-1", THERE)), Held(10))
 OPENING: tuple[Event, ...] = (*SEALING, Sealed())
-WITNESSING: tuple[Event, ...] = (*OPENING, Answered(Opened("2-1", THERE, 10)))
+WITNESSING: tuple[Event, ...] = (*OPENING, Answered(Opened("a-2-1", THERE, 10)))
 REVOKING: tuple[Event, ...] = (*RESERVING, Abort())
-CLEARING: tuple[Event, ...] = (*REVOKING, Answered(Revoked("2-1")))
+CLEARING: tuple[Event, ...] = (*REVOKING, Answered(Revoked("a-2-1")))
 
 PATHS: dict[State, tuple[Event, ...]] = {
     State.PREPARING: (),
@@ -52,24 +52,24 @@ PATHS: dict[State, tuple[Event, ...]] = {
     State.REVOKING: REVOKING,
     State.CLEARING: CLEARING,
     State.ENDED: (*CLEARING, Committed(CLEAR, 8)),
-    State.STRANDED: (*OPENING, Answered(Revoked("2-1"))),
+    State.STRANDED: (*OPENING, Answered(Revoked("a-2-1"))),
 }
 OWN_ROW = {State.PREPARING: PREPARED, State.WITNESSING: DONE, State.CLEARING: CLEAR}
 EVENTS: dict[str, Event] = {
     "Committed: the row of a state that was left": Committed(Row(HERE, Place("a", 9)), 9),
     "Conflict: there is no row": Conflict(Seen()),
-    "Conflict: the row names another move": Conflict(Seen(Row(HERE, HERE, "2-0", "b"), 9)),
+    "Conflict: the row names another move": Conflict(Seen(Row(HERE, HERE, "a-2-0", "b"), 9)),
     "Conflict: the row names a later place": Conflict(Seen(Row(HERE, Place("c", 1)), 9)),
     "Held: the queue ends where the seal does, or below": Held(10),
     "Held: the queue ends beyond the seal": Held(11),
     "Sealed": Sealed(),
-    "Answered Reserved": Answered(Reserved("2-1", THERE)),
-    "Answered Opened: at the end": Answered(Opened("2-1", THERE, 10)),
-    "Answered Opened: at another offset": Answered(Opened("2-1", THERE, 9)),
-    "Answered Revoked": Answered(Revoked("2-1")),
-    "Answered Refused": Answered(Refused("2-1", "unknown")),
+    "Answered Reserved": Answered(Reserved("a-2-1", THERE)),
+    "Answered Opened: at the end": Answered(Opened("a-2-1", THERE, 10)),
+    "Answered Opened: at another offset": Answered(Opened("a-2-1", THERE, 9)),
+    "Answered Revoked": Answered(Revoked("a-2-1")),
+    "Answered Refused": Answered(Refused("a-2-1", "unknown")),
     "Answered Nothing": Answered(Nothing()),
-    "Answered Reserved: of another move": Answered(Reserved("1-1", THERE)),
+    "Answered Reserved: of another move": Answered(Reserved("a-1-1", THERE)),
     "Retry": Retry(),
     "Abort": Abort(),
 }
@@ -77,7 +77,7 @@ EVENTS: dict[str, Event] = {
 
 def after(*events: Event) -> tuple[Mover, tuple[Effect, ...]]:
     """A move that begins and takes these events; the effects of the last one."""
-    mover, effects = begin(SPAN, "b", "2-1", Seen())
+    mover, effects = begin(SPAN, "b", "a-2-1", Seen())
     for event in events:
         mover, effects = mover.step(event)
     return mover, effects

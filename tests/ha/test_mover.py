@@ -10,7 +10,9 @@ from duolog_server.ha.mover import (
     Span,
     Start,
     State,
+    began_in,
     begin,
+    move_id,
     resume,
 )
 from duolog_server.ha.moverevents import (
@@ -66,13 +68,13 @@ from tests.known import known
 
 def test_a_move_from_its_first_step_to_its_last() -> None:
     assert after()[1] == (Commit(PREPARED, 0),)
-    assert after(*RESERVING)[1] == (Call(Reserve("2-1", HERE, HERE)),)
+    assert after(*RESERVING)[1] == (Call(Reserve("a-2-1", HERE, HERE)),)
     mover, effects = after(*SEALING[:-1])
     assert effects == (Hold(),)
     assert mover.holds
     assert mover.moved_to is None
-    assert after(*SEALING)[1] == (Append(Seal(10, THERE, "2-1")),)
-    assert after(*OPENING)[1] == (Call(Open("2-1", 10)),)
+    assert after(*SEALING)[1] == (Append(Seal(10, THERE, "a-2-1")),)
+    assert after(*OPENING)[1] == (Call(Open("a-2-1", 10)),)
     mover, effects = after(*WITNESSING)
     assert effects == (Release(THERE), Commit(DONE, 7))
     assert not mover.holds
@@ -89,6 +91,12 @@ def test_what_was_not_answered_is_sent_again(events: tuple[Event, ...]) -> None:
     assert repeated == tuple(one for one in effects if not isinstance(one, Release))
 
 
+def test_moves_of_different_sources_have_different_ids() -> None:
+    ids = {move_id(group, 2, 1) for group in ("a", "b", "shop-2")}
+    assert len(ids) == 3
+    assert {began_in(move) for move in ids} == {2}
+
+
 def test_a_seal_is_stored_once() -> None:
     mover, _ = after(*SEALING)
     assert mover.step(Retry()) == (mover, ())
@@ -96,7 +104,7 @@ def test_a_seal_is_stored_once() -> None:
 
 def test_nothing_is_opened_before_its_seal_is_confirmed() -> None:
     mover, _ = after(*SEALING)
-    assert mover.step(Answered(Opened("2-1", THERE, 10))) == (mover, ())
+    assert mover.step(Answered(Opened("a-2-1", THERE, 10))) == (mover, ())
 
 
 def test_an_abort_before_anything_is_reserved_clears_the_row() -> None:
@@ -109,9 +117,9 @@ def test_an_abort_before_anything_is_reserved_clears_the_row() -> None:
 
 def test_an_abort_before_the_seal_waits_for_the_targets_word() -> None:
     mover, effects = after(*RESERVING, Abort())
-    assert effects == (Call(Revoke("2-1", HERE, HERE)),)
+    assert effects == (Call(Revoke("a-2-1", HERE, HERE)),)
     assert not mover.holds
-    mover, effects = mover.step(Answered(Revoked("2-1")))
+    mover, effects = mover.step(Answered(Revoked("a-2-1")))
     assert effects == (Commit(CLEAR, mover.seen.revision),)
     assert mover.step(Committed(CLEAR, 9))[0].state is State.ENDED
 
@@ -123,20 +131,20 @@ def test_no_abort_after_the_seal(events: tuple[Event, ...]) -> None:
 
 
 def test_a_refused_reservation_is_revoked() -> None:
-    mover, effects = after(*RESERVING, Answered(Refused("2-1", "its topic is of type LITE")))
+    mover, effects = after(*RESERVING, Answered(Refused("a-2-1", "its topic is of type LITE")))
     assert mover.state is State.REVOKING
-    assert effects == (Call(Revoke("2-1", HERE, HERE)),)
+    assert effects == (Call(Revoke("a-2-1", HERE, HERE)),)
 
 
 def test_answers_to_other_moves_change_nothing() -> None:
     for events in (RESERVING, OPENING):
         mover, _ = after(*events)
-        for reply in (Reserved("2-0", THERE), Opened("2-0", THERE, 10), Revoked("2-0")):
+        for reply in (Reserved("a-2-0", THERE), Opened("a-2-0", THERE, 10), Revoked("a-2-0")):
             assert mover.step(Answered(reply)) == (mover, ())
 
 
 @pytest.mark.parametrize(
-    "reply", [Opened("2-1", THERE, 11), Refused("2-1", "begun at offset 11"), Revoked("2-1")]
+    "reply", [Opened("a-2-1", THERE, 11), Refused("a-2-1", "begun at offset 11"), Revoked("a-2-1")]
 )
 def test_a_target_that_contradicts_the_seal_leaves_puts_waiting_and_is_reported(
     reply: Any,
@@ -146,8 +154,8 @@ def test_a_target_that_contradicts_the_seal_leaves_puts_waiting_and_is_reported(
     assert mover.holds
     (said,) = effects
     assert isinstance(said, Report)
-    assert "2-1" in said.reason
-    mover, effects = mover.step(Answered(Opened("2-1", THERE, 10)))
+    assert "a-2-1" in said.reason
+    mover, effects = mover.step(Answered(Opened("a-2-1", THERE, 10)))
     assert effects[0] == Release(THERE)
 
 
@@ -159,9 +167,9 @@ def test_a_lost_answer_of_the_registry_is_told_by_the_row() -> None:
     assert after(*WITNESSING, Conflict(Seen(DONE, 8)))[0].state is State.DONE
 
 
-@pytest.mark.parametrize("row", [replace(PREPARED, move="2-0"), DONE])
+@pytest.mark.parametrize("row", [replace(PREPARED, move="a-2-0"), DONE])
 def test_a_queue_that_moves_already_does_not_move_again(row: Row) -> None:
-    mover, effects = begin(SPAN, "b", "2-1", Seen(row, 3))
+    mover, effects = begin(SPAN, "b", "a-2-1", Seen(row, 3))
     assert mover.state is State.ENDED
     assert effects == (Report("the queue moves already"),)
     assert after(Conflict(Seen(row, 3)))[0].state is State.ENDED
@@ -181,7 +189,7 @@ def test_a_row_written_late_ends_no_later_state() -> None:
 
 
 def test_a_row_of_another_move_is_not_cleared() -> None:
-    other = replace(PREPARED, move="2-2")
+    other = replace(PREPARED, move="a-2-2")
     mover, effects = after(Abort(), Conflict(Seen(other, 9)))
     assert (mover.state, effects) == (State.ENDED, ())
 
@@ -194,10 +202,10 @@ def test_a_sealed_queue_is_opened_once_the_log_is_confirmed(row: Row | None) -> 
     mover = resumed(sealed(), row)
     assert mover.holds
     assert mover.step(Retry()) == (mover, ())
-    assert mover.step(Answered(Opened("2-1", THERE, 10))) == (mover, ())
+    assert mover.step(Answered(Opened("a-2-1", THERE, 10))) == (mover, ())
     mover, effects = mover.step(Settled())
-    assert effects == (Call(Open("2-1", 10)),)
-    _, effects = mover.step(Answered(Opened("2-1", THERE, 10)))
+    assert effects == (Call(Open("a-2-1", 10)),)
+    _, effects = mover.step(Answered(Opened("a-2-1", THERE, 10)))
     assert effects == (Release(THERE), Commit(DONE, 5 if row else 0))
 
 
@@ -215,10 +223,10 @@ def test_a_move_that_was_not_sealed_is_revoked_and_no_put_waits_for_the_target()
     mover = resumed(Moves(), PREPARED)
     assert (mover.state, mover.holds) == (State.REVOKING, False)
     assert mover.step(Retry()) == (mover, ())  # a later master may still have the seal
-    assert mover.step(Answered(Revoked("2-1"))) == (mover, ())
+    assert mover.step(Answered(Revoked("a-2-1"))) == (mover, ())
     mover, effects = mover.step(Settled())
-    assert effects == (Call(Revoke("2-1", HERE, HERE)),)
-    assert mover.step(Answered(Revoked("2-1")))[1] == (Commit(CLEAR, 5),)
+    assert effects == (Call(Revoke("a-2-1", HERE, HERE)),)
+    assert mover.step(Answered(Revoked("a-2-1")))[1] == (Commit(CLEAR, 5),)
 
 
 @pytest.mark.parametrize("row", [None, CLEAR, DONE])
@@ -229,10 +237,10 @@ def test_puts_wait_for_the_targets_word_where_the_seal_may_be_lost(row: Row | No
     assert mover.step(Retry()) == (mover, ())  # a later master may still have the seal
     mover, effects = mover.step(Settled())
     assert effects == (Call(Ask(HERE)),)
-    begun, effects = mover.step(Answered(Opened("2-1", THERE, 10)))
+    begun, effects = mover.step(Answered(Opened("a-2-1", THERE, 10)))
     assert effects == (Hold(),)
-    assert begun.step(Held(8))[1] == (Append(Seal(10, THERE, "2-1")),)
-    assert begun.step(Held(8))[0].step(Sealed())[1] == (Call(Open("2-1", 10)),)
+    assert begun.step(Held(8))[1] == (Append(Seal(10, THERE, "a-2-1")),)
+    assert begun.step(Held(8))[0].step(Sealed())[1] == (Call(Open("a-2-1", 10)),)
     assert begun.step(Held(11))[0].state is State.STRANDED
     released = mover.step(Answered(Nothing()))[1]
     assert released[0] == Release(None)
@@ -250,16 +258,16 @@ def test_a_row_that_is_older_than_the_log_concerns_no_later_place() -> None:
 def test_a_source_that_lost_confirmed_records_has_every_move_revoked_by_its_name() -> None:
     mover, effects = resumed(Moves(), PREPARED, "b").step(Settled())
     assert effects == (Call(Ask(HERE)),)
-    mover, effects = mover.step(Answered(Reserved("1-1", THERE)))
-    assert effects == (Call(Revoke("1-1", HERE, HERE)),)
-    mover, effects = mover.step(Answered(Revoked("1-1")))
+    mover, effects = mover.step(Answered(Reserved("a-1-1", THERE)))
+    assert effects == (Call(Revoke("a-1-1", HERE, HERE)),)
+    mover, effects = mover.step(Answered(Revoked("a-1-1")))
     assert effects == (Call(Ask(HERE)),)
-    assert mover.step(Answered(Reserved("1-1", THERE))) == (mover, ())  # an old answer
-    assert mover.step(Answered(Reserved("3-1", THERE))) == (mover, ())  # a later master's move
+    assert mover.step(Answered(Reserved("a-1-1", THERE))) == (mover, ())  # an old answer
+    assert mover.step(Answered(Reserved("a-3-1", THERE))) == (mover, ())  # a later master's move
     assert mover.holds
     mover, effects = mover.step(Answered(Nothing()))
-    assert effects == (Release(None), Call(Revoke("2-1", HERE, HERE)))  # the one of the row
-    assert mover.step(Answered(Revoked("2-1")))[1] == (Commit(CLEAR, 5),)
+    assert effects == (Release(None), Call(Revoke("a-2-1", HERE, HERE)))  # the one of the row
+    assert mover.step(Answered(Revoked("a-2-1")))[1] == (Commit(CLEAR, 5),)
 
 
 def test_a_guest_that_is_not_witnessed_yet_takes_puts() -> None:
@@ -276,7 +284,7 @@ def test_every_state_that_holds_waits_for_no_registry() -> None:
 
 # -- the target ------------------------------------------------------------------------------------
 
-RESERVE, OPEN, REVOKE = Reserve("2-1", HERE, HERE), Open("2-1", 10), Revoke("2-1", HERE, HERE)
+RESERVE, OPEN, REVOKE = Reserve("a-2-1", HERE, HERE), Open("a-2-1", 10), Revoke("a-2-1", HERE, HERE)
 OF = {"guest": RESERVE, "open": OPEN, "revoke": REVOKE}
 
 
@@ -299,27 +307,27 @@ def test_a_guest_is_reserved_then_opened() -> None:
     moves = Moves()
     assert reply_to(moves, TOPIC, "b", RESERVE) is None
     assert store(moves, RESERVE) == ["guest"]
-    assert reply_to(moves, TOPIC, "b", RESERVE) == Reserved("2-1", THERE)
+    assert reply_to(moves, TOPIC, "b", RESERVE) == Reserved("a-2-1", THERE)
     assert moves.closed(TOPIC, 4) is not None
     assert Span.of(moves, TOPIC, THERE) == Span(HERE, THERE, HERE)
     assert reply_to(moves, TOPIC, "b", OPEN) is None
     assert store(moves, OPEN) == ["open"]
-    assert reply_to(moves, TOPIC, "b", OPEN) == Opened("2-1", THERE, 10)
+    assert reply_to(moves, TOPIC, "b", OPEN) == Opened("a-2-1", THERE, 10)
     assert moves.closed(TOPIC, 4) is None
     assert Span.of(moves, TOPIC, THERE) == Span(HERE, THERE, HERE)
 
 
 def test_a_second_beginning_at_another_offset_is_refused() -> None:
     moves = target("guest", "open")
-    reply = reply_to(moves, TOPIC, "b", Open("2-1", 11))
+    reply = reply_to(moves, TOPIC, "b", Open("a-2-1", 11))
     assert isinstance(reply, Refused)
     assert "10" in reply.reason
 
 
 def test_what_has_begun_is_told_to_who_would_revoke_it() -> None:
     moves = target("guest", "open")
-    for move in ("2-1", "2-2"):
-        assert reply_to(moves, TOPIC, "b", Revoke(move, HERE, HERE)) == Opened("2-1", THERE, 10)
+    for move in ("a-2-1", "a-2-2"):
+        assert reply_to(moves, TOPIC, "b", Revoke(move, HERE, HERE)) == Opened("a-2-1", THERE, 10)
 
 
 def test_what_is_revoked_never_begins() -> None:
@@ -327,7 +335,7 @@ def test_what_is_revoked_never_begins() -> None:
     assert reply_to(moves, TOPIC, "b", REVOKE) is None
     assert store(moves, REVOKE) == ["revoke"]
     for request in (RESERVE, OPEN, REVOKE):
-        assert reply_to(moves, TOPIC, "b", request) == Revoked("2-1")
+        assert reply_to(moves, TOPIC, "b", request) == Revoked("a-2-1")
     assert moves.closed(TOPIC, 4) is not None
 
 
@@ -335,40 +343,44 @@ def test_a_reservation_that_comes_after_its_revocation_finds_the_id_used() -> No
     moves = Moves()
     assert reply_to(moves, TOPIC, "b", REVOKE) is None
     assert store(moves, REVOKE) == ["guest", "revoke"]
-    assert reply_to(moves, TOPIC, "b", RESERVE) == Revoked("2-1")
+    assert reply_to(moves, TOPIC, "b", RESERVE) == Revoked("a-2-1")
 
 
 def test_a_move_that_is_revoked_unreserved_leaves_no_name_that_never_was() -> None:
     moves = Moves()
-    guest, _ = records_for(moves, TOPIC, Revoke("2-1", HERE, Place("b", 4)), 5)
+    guest, _ = records_for(moves, TOPIC, Revoke("a-2-1", HERE, Place("b", 4)), 5)
     moves.apply_guest(guest)
-    assert row_of(moves, TOPIC, Place("a", 5)) == Row(HERE, Place("b", 4), "2-1", "a")
+    assert row_of(moves, TOPIC, Place("a", 5)) == Row(HERE, Place("b", 4), "a-2-1", "a")
 
 
 def test_a_source_that_knows_no_move_is_told_what_there_is() -> None:
     assert reply_to(Moves(), TOPIC, "b", Ask(HERE)) == Nothing()
-    assert reply_to(target("guest"), TOPIC, "b", Ask(HERE)) == Reserved("2-1", THERE)
-    assert reply_to(target("guest", "open"), TOPIC, "b", Ask(HERE)) == Opened("2-1", THERE, 10)
+    assert reply_to(target("guest"), TOPIC, "b", Ask(HERE)) == Reserved("a-2-1", THERE)
+    assert reply_to(target("guest", "open"), TOPIC, "b", Ask(HERE)) == Opened("a-2-1", THERE, 10)
     assert reply_to(target("guest", "revoke"), TOPIC, "b", Ask(HERE)) == Nothing()
     assert reply_to(target("guest"), TOPIC, "b", Ask(Place("a", 4))) == Nothing()
 
 
 def test_what_the_tables_lack_is_told_apart_from_what_they_say() -> None:
-    lacking: list[Reply] = [Nothing(), Refused("2-1", "no queue is reserved for it")]
-    known_there: list[Reply] = [Reserved("2-1", THERE), Opened("2-1", THERE, 10), Revoked("2-1")]
+    lacking: list[Reply] = [Nothing(), Refused("a-2-1", "no queue is reserved for it")]
+    known_there: list[Reply] = [
+        Reserved("a-2-1", THERE),
+        Opened("a-2-1", THERE, 10),
+        Revoked("a-2-1"),
+    ]
     assert all(map(is_absence, lacking))
     assert not any(map(is_absence, known_there))
 
 
 def test_a_revocation_ends_no_other_move() -> None:
     moves = target("guest")
-    store(moves, Revoke("2-0", HERE, HERE), next_id=5)
-    assert reply_to(moves, TOPIC, "b", RESERVE) == Reserved("2-1", THERE)
+    store(moves, Revoke("a-2-0", HERE, HERE), next_id=5)
+    assert reply_to(moves, TOPIC, "b", RESERVE) == Reserved("a-2-1", THERE)
 
 
 def test_a_queue_that_has_moved_here_cannot_move_here_again() -> None:
     moves = target("guest", "open")
-    assert isinstance(reply_to(moves, TOPIC, "b", Reserve("2-2", HERE, HERE)), Refused)
+    assert isinstance(reply_to(moves, TOPIC, "b", Reserve("a-2-2", HERE, HERE)), Refused)
     assert isinstance(reply_to(Moves(), TOPIC, "b", OPEN), Refused)
 
 
@@ -379,8 +391,8 @@ def test_a_registry_that_lost_its_rows_is_told_by_the_logs() -> None:
     assert row_of(target("guest", "revoke"), TOPIC, THERE) is None
     assert row_of(Moves(), TOPIC, HERE) is None
     moved_on = target("guest", "open")
-    moved_on.apply_seal({**SEAL, "queue": 4, "end": 20, "group": "a", "to": 9, "move": "5-1"})
-    assert row_of(moved_on, TOPIC, THERE) == Row(HERE, THERE, "5-1", "a")
+    moved_on.apply_seal({**SEAL, "queue": 4, "end": 20, "group": "a", "to": 9, "move": "a-5-1"})
+    assert row_of(moved_on, TOPIC, THERE) == Row(HERE, THERE, "a-5-1", "a")
 
 
 def test_a_row_that_is_there_is_only_told_of_a_beginning_it_waits_for() -> None:
@@ -394,6 +406,6 @@ def test_a_row_that_is_there_is_only_told_of_a_beginning_it_waits_for() -> None:
 
 def test_a_row_without_a_move_is_told_of_one_that_the_target_still_has_to_revoke() -> None:
     assert to_publish(target("guest"), TOPIC, THERE, CLEAR) == PREPARED
-    assert to_publish(target("guest"), TOPIC, THERE, replace(PREPARED, move="2-2")) is None
+    assert to_publish(target("guest"), TOPIC, THERE, replace(PREPARED, move="a-2-2")) is None
     assert to_publish(target("guest"), TOPIC, THERE, Row(HERE, Place("c", 1))) is None
     assert to_publish(target("guest", "revoke"), TOPIC, THERE, CLEAR) is None

@@ -68,7 +68,7 @@ def test_a_trace_is_printed_event_by_event() -> None:
     assert outcome.violation == "a pause waits for the registry"
     printed = movemodel.report(SCENARIOS[0], outcome, 0.0)
     assert printed.count("\n") == len(outcome.trace)
-    assert "1-1 of" in printed.splitlines()[1]
+    assert "a-1-1 of" in printed.splitlines()[1]
 
 
 def test_a_bound_on_states_is_not_a_proof() -> None:
