@@ -345,5 +345,5 @@ def resume(start: Start, topic: str, at: Place) -> Mover | None:
 
 
 def names_later(row: Row, span: Span) -> bool:
-    """Whether a row has the name of a span at a place that follows it."""
+    """Whether a row names a place behind a span's; or one long before, which is replaced anyway."""
     return row.at not in (span.at, span.came_from)
