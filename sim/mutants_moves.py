@@ -24,6 +24,7 @@ from duolog_server.ha import crossing, movetarget
 from duolog_server.ha import mover as machine
 from duolog_server.ha.mover import Mover, State
 from duolog_server.ha.moverevents import Abort, Open, Reserve, Revoke, Revoked
+from duolog_server.store.moves import Moves
 from sim import crossmodel, movemodel
 from sim.bounded import Outcome
 from sim.crossmodel import Crossings, Readers
@@ -143,6 +144,29 @@ def _aborted_late() -> list[Patch]:
         return original(self, event)
 
     return [(Mover, "step", step)]
+
+
+# -- the store -------------------------------------------------------------------------------------
+
+
+def _seal_ignored() -> list[Patch]:
+    """The store takes puts into a sealed queue, as an older version does."""
+    original = Moves.closed
+
+    def closed(self: Any, topic: str, queue_id: int) -> Any:
+        return None if self.seal_of(topic, queue_id) else original(self, topic, queue_id)
+
+    return [(Moves, "closed", closed)]
+
+
+def _guest_ignored() -> list[Patch]:
+    """The store takes puts into a guest that is not open."""
+    original = Moves.closed
+
+    def closed(self: Any, topic: str, queue_id: int) -> Any:
+        return original(self, topic, queue_id) if self.seal_of(topic, queue_id) else None
+
+    return [(Moves, "closed", closed)]
 
 
 # -- the target ------------------------------------------------------------------------------------
@@ -367,6 +391,8 @@ MOVES = [
     _bug(
         "move-end-too-early", STANDS_IN + "the end is taken too early", _end_too_early, "failovers"
     ),
+    _bug("move-seal-ignored", "a sealed queue takes puts", _seal_ignored, "rows"),
+    _bug("move-guest-ignored", "a closed guest takes puts", _guest_ignored, "failovers"),
     _bug("move-own-beginning", "the target chooses the offset", _own_beginning, "batches"),
     _bug("move-guest-reused", "a revoked queue id is used again", _guest_reused, "aborts"),
     _bug("move-reopened", "a queue that comes back is opened again", _reopened, "back"),
