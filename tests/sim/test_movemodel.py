@@ -23,9 +23,10 @@ SEEN = {
     "zombies": GIVEN_UP,
     # STRANDED: a former master, whose move was revoked for the one that was elected uncleanly.
     "unclean": DOUBTED | {"STRANDED"},
-    "targets": DOUBTED | {"STRANDED"},
+    # No messages here and in rows: what counts is which queues take puts.
+    "targets": (DOUBTED | {"STRANDED"}) - {"put", "blank", "REVOKING"},
     "registry": DOUBTED,
-    "rows": WHOLE | {"ENDED"},
+    "rows": GIVEN_UP - {"put"},
     "aborts": GIVEN_UP,
     "back": GIVEN_UP,
 }
