@@ -106,8 +106,7 @@ def export(
         raise typer.Exit(output.EXIT_ERROR)
     named = len(set(places))
     if count < named:
-        gone = named - count
-        output.say(f"{gone} of {named} dead letters were not exported: they are no longer kept")
+        output.say(f"not exported, as no longer kept: {named - count} of {named} dead letters")
         raise typer.Exit(output.EXIT_ERROR)
     if not last:
         output.say(NONE.format(group=group) + (" there" if begin else ""))
