@@ -280,8 +280,9 @@ class Connection(ConnectionProtocol):
         if may_be_more:
             self._gather()
         self._gathers = True
+        status = tried(outcome.result)
         for _, request, answer in answered:
-            found = tried(answer, outcome.result())
+            found = status if isinstance(status, Exception) else tried(answer, status)
             self._answer(
                 request, self._failed(request, found) if isinstance(found, Exception) else found
             )

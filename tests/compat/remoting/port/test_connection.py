@@ -572,6 +572,12 @@ async def test_an_outcome_outlives_who_waits_for_it(
     await turns()
     (found,) = third.wire.commands()
     assert (found.opaque, found.code) == (3, ResponseCode.SYSTEM_ERROR)
+    new_outcome(desk).set_exception(RuntimeError("a bug"))
+    third.arrive(Command(STORE, 4).frame() + Command(STORE, 5).frame())
+    await turns()
+    assert [(one.opaque, one.code, one.remark) for one in third.wire.commands()] == [
+        (number, ResponseCode.SYSTEM_ERROR, "RuntimeError: a bug") for number in (4, 5)
+    ]
 
 
 async def test_an_answer_that_is_a_frame_is_written_with_the_others(
