@@ -6,8 +6,6 @@ order, every request of a move gets answers that agree, from every master of the
 its tables lack may a former master not say (`is_absence`).
 """
 
-from typing import Any
-
 from duolog_server.ha.mover import Span
 from duolog_server.ha.moverevents import (
     Ask,
@@ -23,9 +21,7 @@ from duolog_server.ha.moverevents import (
     Revoked,
     Row,
 )
-from duolog_server.store.moves import Guest, Moves, Place
-
-Json = dict[str, Any]
+from duolog_server.store.moves import Guest, Json, Moves, Place, guest_record
 
 
 def reply_to(moves: Moves, topic: str, group: str, request: Request) -> Reply | None:
@@ -70,12 +66,12 @@ def records_for(moves: Moves, topic: str, request: Request, next_id: int) -> lis
     decided: Json = {"topic": topic, "queue": queue_id, "move": move}
     match request:
         case Reserve(_, name, came_from):
-            return [_guest(topic, queue_id, Guest(name, came_from, move))]
+            return [guest_record(topic, queue_id, Guest(name, came_from, move))]
         case Open(_, first):
             return [{"op": "open", **decided, "first": first}]
         case Revoke(_, name, came_from):
             # A reservation that is still on the way finds the id of its move used.
-            burnt = [] if found else [_guest(topic, queue_id, Guest(name, came_from, move))]
+            burnt = [] if found else [guest_record(topic, queue_id, Guest(name, came_from, move))]
             return [*burnt, {"op": "revoke", **decided}]
 
 
@@ -106,33 +102,15 @@ def to_publish(moves: Moves, topic: str, at: Place, row: Row | None) -> Row | No
     return known if row == Row(guest.name, guest.came_from) else None
 
 
-def guests(moves: Moves, topic: str) -> list[tuple[int, Guest]]:
-    """The queue ids and guests of a topic."""
-    return list(moves.guests.get(topic, {}).items())
-
-
 def _begun(moves: Moves, topic: str, group: str, asked: Reserve | Revoke | Ask) -> Opened | None:
-    for queue_id, guest in guests(moves, topic):
+    for queue_id, guest in moves.guests.get(topic, {}).items():
         if guest.came_from == asked.came_from and guest.first is not None:
             return Opened(guest.move, Place(group, queue_id), guest.first)
     return None
 
 
 def _undecided(moves: Moves, topic: str, group: str, asked: Ask) -> Reserved | Nothing:
-    for queue_id, guest in guests(moves, topic):
+    for queue_id, guest in moves.guests.get(topic, {}).items():
         if guest.came_from == asked.came_from and not guest.revoked:
             return Reserved(guest.move, Place(group, queue_id))
     return Nothing()
-
-
-def _guest(topic: str, queue_id: int, guest: Guest) -> Json:
-    name, came_from = guest.name, guest.came_from
-    return {
-        "op": "guest",
-        "topic": topic,
-        "queue": queue_id,
-        "group": name.group,
-        "of": name.queue_id,
-        "from": [came_from.group, came_from.queue_id],
-        "move": guest.move,
-    }

@@ -1,6 +1,5 @@
 """What must hold of a queue's move: the invariants of every state, and of every end."""
 
-from duolog_server.ha import movetarget
 from duolog_server.ha.mover import OVER, State
 from duolog_server.ha.moverevents import Commit, Retry
 from sim.moveworld import (
@@ -73,7 +72,8 @@ class Checks(Reading):
             source = world.sides[1 - group]
             confirmed = source.log[: source.confirmed]
             seals = {r[5]: r[2] for r in confirmed if r[0] == SEAL}
-            for _, guest in movetarget.guests(self.tables(world.sides[group].log), TOPIC):
+            tables = self.tables(world.sides[group].log)
+            for guest in tables.guests.get(TOPIC, {}).values():
                 if guest.first is None or source.doubted:
                     continue
                 end = seals.get(number_of(guest.move))
@@ -169,9 +169,9 @@ class Checks(Reading):
             side = world.sides[group]
             if side.mover and self.mover(side.mover).state not in OVER:
                 return f"M14: {self.mover(side.mover)} does not end"
-            guests = movetarget.guests(self.tables(side.log), TOPIC)
-            begun = {guest.came_from for _, guest in guests if guest.first is not None}
-            for queue, guest in guests:
+            guests = self.tables(side.log).guests.get(TOPIC, {})
+            begun = {guest.came_from for guest in guests.values() if guest.first is not None}
+            for queue, guest in guests.items():
                 if guest.first is None and not guest.revoked and guest.came_from not in begun:
                     return f"M14: guest {queue} of {GROUPS[group]} is neither opened nor revoked"
         return ""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from duolog_server.ha.mover import Mover, move_id
 from duolog_server.ha.moverevents import Seen
-from duolog_server.store.moves import Moves, Place
+from duolog_server.store.moves import Guest, Moves, Place, Seal, guest_record, seal_record
 
 TOPIC = "t"
 GROUPS = ("a", "b")
@@ -160,14 +160,15 @@ def record_of(change: dict[str, Any]) -> Record:
 def change_of(record: Record) -> dict[str, Any]:
     """The other way round, for the tables."""
     kind, queue, *fields = record
-    change: dict[str, Any] = {"topic": TOPIC, "queue": queue}
     if kind == SEAL:
         end, group, to, move = fields
-        change |= {"end": end, "group": GROUPS[group], "to": to}
-    elif kind == GUEST:
+        return seal_record(TOPIC, queue, Seal(end, Place(GROUPS[group], to), move_name(move)))
+    if kind == GUEST:
         move, group, of, from_group, from_queue = fields
-        change |= {"group": GROUPS[group], "of": of, "from": [GROUPS[from_group], from_queue]}
-    elif kind == OPEN:
+        name, came_from = Place(GROUPS[group], of), Place(GROUPS[from_group], from_queue)
+        return guest_record(TOPIC, queue, Guest(name, came_from, move_name(move)))
+    change: dict[str, Any] = {"topic": TOPIC, "queue": queue}
+    if kind == OPEN:
         change["first"], move = fields
     else:
         (move,) = fields

@@ -189,7 +189,7 @@ def _guest_reused() -> list[Patch]:
     original = movetarget.records_for
 
     def records_for(moves: Any, topic: str, request: Any, next_id: int) -> Any:
-        free = [queue_id for queue_id, one in movetarget.guests(moves, topic) if one.revoked]
+        free = [queue_id for queue_id, one in moves.guests.get(topic, {}).items() if one.revoked]
         return original(moves, topic, request, free[0] if free else next_id)
 
     return [(movetarget, "records_for", records_for)]
@@ -225,7 +225,7 @@ def _revokes_all() -> list[Patch]:
     replies, records = movetarget.reply_to, movetarget.records_for
 
     def undecided(moves: Any, topic: str, request: Any) -> list[tuple[int, str]]:
-        found = movetarget.guests(moves, topic) if isinstance(request, Revoke) else []
+        found = moves.guests.get(topic, {}).items() if isinstance(request, Revoke) else []
         return [(q, one.move) for q, one in found if one.first is None and not one.revoked]
 
     def reply_to(moves: Any, topic: str, group: str, request: Any) -> Any:

@@ -174,6 +174,23 @@ class Moves:
         self.seals, self.guests = other.seals, other.guests
 
 
+# -- the records of a master, as `Moves` reads them ------------------------------------------------
+
+
+def seal_record(topic: str, queue_id: int, seal: Seal) -> Json:
+    """The change that seals a queue."""
+    group, to = seal.following
+    places = {"end": seal.end, "group": group, "to": to}
+    return {"op": "seal", "topic": topic, "queue": queue_id, **places, "move": seal.move}
+
+
+def guest_record(topic: str, queue_id: int, guest: Guest) -> Json:
+    """The change that reserves a guest."""
+    group, of = guest.name
+    places = {"group": group, "of": of, "from": list(guest.came_from)}
+    return {"op": "guest", "topic": topic, "queue": queue_id, **places, "move": guest.move}
+
+
 def _key(change: Json) -> QueueKey:
     return str(change["topic"]), _offset(change["queue"])
 

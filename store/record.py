@@ -20,7 +20,7 @@ import ipaddress
 import re
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -245,6 +245,12 @@ def offset_message_ids(store_host: Host, physical_offsets: I64) -> str:
     rows[:, : len(prefix)] = prefix
     rows[:, len(prefix) : -1] = _HEX[places].view(np.uint8).reshape(count, 16)
     return rows.tobytes()[:-1].decode()
+
+
+def few_message_ids(store_host: Host, physical_offsets: Sequence[int]) -> list[str]:
+    """The same for so few that arrays would cost more than they save."""
+    prefix = store_host.packed().hex().upper()
+    return [f"{prefix}{place:016X}" for place in physical_offsets]
 
 
 def parse_message_id(message_id: str) -> tuple[Host, int]:

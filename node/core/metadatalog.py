@@ -48,7 +48,7 @@ from duolog_server.store.metadata import (
 )
 from duolog_server.store.metadatafiles import MetadataFiles, SavedEnds
 from duolog_server.store.metadatarecovery import Doubt, MetadataRecovery, Recovered
-from duolog_server.store.moves import Place
+from duolog_server.store.moves import Guest, Place, Seal, guest_record, seal_record
 from duolog_server.store.names import check_topic
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.puts import QUEUE_ID_MAX
@@ -639,8 +639,7 @@ class MetadataLog:
         if not 0 <= queue_id < known.queues and guest is None:
             raise BadMessage(f"topic {topic} has no queue {queue_id}")  # it may get one later
         end = self._store.next_offset(topic, queue_id)
-        to = {"end": end, "group": following.group, "to": following.queue_id}
-        await self.change({"op": "seal", "topic": topic, "queue": queue_id, **to, "move": move})
+        await self.change(seal_record(topic, queue_id, Seal(end, following, move)))
         sealed = self.tables.moves.seal_of(topic, queue_id)
         if sealed is None:
             raise sdk.UnknownTopic(f"topic {topic!r} does not exist: it was deleted meanwhile")
@@ -667,9 +666,7 @@ class MetadataLog:
         queue_id = reserved[0] if reserved is not None else max(used) + 1
         if queue_id > QUEUE_ID_MAX:
             raise BadMessage(f"topic {topic} has no queue id left")
-        places = {"group": name.group, "of": name.queue_id, "from": list(came_from)}
-        change = {"op": "guest", "topic": topic, "queue": queue_id, **places, "move": move}
-        await self.change(change)
+        await self.change(guest_record(topic, queue_id, Guest(name, came_from, move)))
         return queue_id
 
     def _floors(self, topic: str) -> Json:

@@ -22,6 +22,7 @@ from duolog_server.store.record import (
     RecordHeader,
     decode_properties,
     encode_properties,
+    few_message_ids,
     offset_message_id,
     offset_message_ids,
     parse_message_id,
@@ -251,6 +252,7 @@ def test_message_ids_have_16_or_28_bytes() -> None:
         places = [0, 5, 1 << 31, 1 << 32, (1 << 62) + 11]
         single = [offset_message_id(host, PhyOffset(place)) for place in places]
         assert offset_message_ids(host, np.array(places, np.int64)) == ",".join(single)
+        assert few_message_ids(host, places) == single
     assert len(v6) == 56
     assert parse_message_id(v6) == (Host("::1", 1), 5)
 

@@ -57,13 +57,13 @@ from duolog_server.store.kernels.encode import FIELD_FLAG, FIELDS
 from duolog_server.store.kernels.jit import I64
 from duolog_server.store.messagestore import PutBatch, PutResult, Singles, SinglesResult
 from duolog_server.store.metadata import TopicConfig
-from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.record import (
     KEPT_FLAGS,
     PROPERTIES_BYTES_MAX,
     SENT_PROPERTIES_BYTES_MAX,
     Host,
     decode_properties,
+    few_message_ids,
     offset_message_id,
     offset_message_ids,
 )
@@ -281,10 +281,8 @@ class Sending:
     def _stored(
         self, singles: Sequence[_Single], result: SinglesResult, waiting: Outcome | None
     ) -> Iterator[Begun | bytes]:
-        prefix = offset_message_id(self.host, PhyOffset(0))[:-16]
-        rows = zip(singles, result.queue_offsets, result.places, strict=True)
-        for single, offset, place in rows:
-            message_id = f"{prefix}{place:016X}"
+        ids = few_message_ids(self.host, result.places)
+        for single, offset, message_id in zip(singles, result.queue_offsets, ids, strict=True):
             told = single.told
             if waiting is None and told.request.serialization == Serialization.JSON:
                 header = _STORED % (told.request.opaque, message_id, told.queue_id, offset)
