@@ -35,6 +35,7 @@ from duolog_server.node.identity.access.frameskeys import FramesKeys, SharedKey
 from duolog_server.node.identity.access.lockout import Lockout, Login
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.identity.rights.policies import NAME_MAX
+from duolog_server.node.moving.othergroups import NodeMarks, OtherGroups
 from duolog_server.node.pop.liteservice import LiteService
 from duolog_server.node.pop.popservice import PopService
 from duolog_server.node.pop.retrytopics import RetryTopics
@@ -107,6 +108,8 @@ class Broker:
         self.group = config.node.group
         self.failover: FailoverService | None = None  # only for a node that can be elected
         self.peers = Peers(config.tls.files_of_peers if config.tls.only else None)
+        marks = NodeMarks(None, self.times.wall_ms)
+        self.other_groups = OtherGroups(self.master_of, self.peers.open, marks)
         self.dialects = Dialects()
         self.role_changed: list[Callable[[], None]] = []  # called after a change of roles
         self.freeze = self.log.freeze
@@ -249,6 +252,11 @@ class Broker:
         """The cluster's replica groups as the registry shows them; none where roles are fixed."""
         return self.failover.routes if self.failover is not None else {}
 
+    def master_of(self, group: str) -> str:
+        """The endpoint of another group's master for clients; empty if it has none now."""
+        view = self.views.get(group)
+        return view.master.endpoint if view is not None and view.master is not None else ""
+
     def endpoints(self) -> list[str]:
         """Endpoints of the registered nodes of this node's group, in a stable order."""
         view = self.views.get(self.group)
@@ -301,6 +309,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop the parts, make everything durable, close the store."""
+        await self.other_groups.close()
         await self.background.stop(None)  # all writers have ended before their files are closed
         if self.audit is not None:
             await self.audit.close()

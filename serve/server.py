@@ -31,6 +31,7 @@ from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.broker import EXIT_FENCED, Broker
 from duolog_server.node.election.failover import Candidate, FailoverService
 from duolog_server.node.identity.access.access import Access, access_of
+from duolog_server.node.moving.othergroups import NodeMarks
 from duolog_server.node.net.frames.server import FramesServer
 from duolog_server.node.net.grpc.options import client_port
 from duolog_server.node.net.grpc.receive_limit.ledger import Ledger
@@ -275,6 +276,7 @@ class Node:
         if access is not None:
             broker.dialects.frames_keys = access.keys
             broker.replication.prove(access.replication)
+            broker.other_groups.marks = NodeMarks(access.moves, broker.times.wall_ms)
             access.gate.lockout = broker.lockout
         native = native_methods(broker, access, guard)
         if self.config.metrics.listen:

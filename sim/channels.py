@@ -322,7 +322,7 @@ class SimChannel:
     ) -> Callable[..., Coroutine[Any, Any, Any]]:
         """A method with one request and one reply."""
 
-        async def ask(request: Any, timeout: float | None = None) -> Any:
+        async def ask(request: Any, timeout: float | None = None, metadata: object = ()) -> Any:
             call = self._begin(path)
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -370,7 +370,7 @@ class SimChannel:
     ) -> Callable[..., SimStream]:
         """A method with many of both."""
 
-        def begin(timeout: float | None = None) -> SimStream:
+        def begin(timeout: float | None = None, metadata: object = ()) -> SimStream:
             return SimStream(self._begin(path), request_serializer, response_deserializer)
 
         return begin

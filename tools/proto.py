@@ -137,6 +137,7 @@ def _apache(name: str) -> str:
 SCHEMAS = (
     Schema("duolog/wire/duolog.proto", ROOT / "client", blocking=False),
     Schema("node/wire/etcd.proto", ROOT, blocking=True),
+    Schema("node/wire/moves.proto", ROOT, blocking=False),
     Schema("node/wire/recovery.proto", ROOT, blocking=False),
     RocketMQ(),
     RocketMQAdmin(),

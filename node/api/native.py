@@ -13,6 +13,7 @@ from duolog_server.node.api.groups import GroupsService
 from duolog_server.node.api.guard import MethodGuard
 from duolog_server.node.api.longanswers import counted_methods
 from duolog_server.node.api.messages import MessagesParts, MessagesService
+from duolog_server.node.api.moves import MovesService
 from duolog_server.node.api.replicationstatus import group_route
 from duolog_server.node.api.visibility import Sights
 from duolog_server.node.audit.auditing import Auditing
@@ -24,6 +25,7 @@ from duolog_server.node.service.groups import Groups
 from duolog_server.node.service.guard import Guard
 from duolog_server.node.service.operatorchanges import OperatorChanges
 from duolog_server.node.service.topics import Changes, Topics
+from duolog_server.node.wire import moves_pb2_grpc
 
 
 def appends_of(broker: Broker) -> Appends:
@@ -140,6 +142,10 @@ def native_methods(
     stubs.add_AdminServicer_to_server(admin, server)
     access_service = AccessService(broker.core, broker.log, access, guard)
     stubs.add_AccessServicer_to_server(access_service, server)
+    others = Methods()  # no guard is before them: they ask for a mark of a node
+    moves_pb2_grpc.add_MovesServicer_to_server(MovesService(broker), others.as_server())
+    methods.generic += others.generic
+    methods.by_path |= others.by_path
     if access is not None:
         methods.generic += _recovery(broker, access, access_service).generic
     return counted_methods(methods, broker.untaken)

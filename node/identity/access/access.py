@@ -24,6 +24,7 @@ from duolog_server.store.errors import BadMessage
 
 FORWARDED = b"duolog forwarded calls v1"
 REPLICATION = b"duolog replication v1"
+MOVES = b"duolog moves v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Access:
     keys: FramesKeys
     vouching: Vouching
     replication: Vouching  # between the nodes of a replica group
+    moves: Vouching  # between the masters of replica groups
     viewers: Viewers
     console_key: bytes  # for the console that this node starts
     tokens: AccessTokens
@@ -100,6 +102,7 @@ def access_with(
     gate = Gate(tables, seal, tokens, first_of, thread)
     gate.knows = knows
     forwarded, replication = Vouching(key, FORWARDED), Vouching(key, REPLICATION)
+    moves = Vouching(key, MOVES)
     recovery = Recovery(key)
     console_key = derived(key, CONSOLE)
     viewers = Viewers(Vouching(console_key))
@@ -109,6 +112,7 @@ def access_with(
         UserKeys(),
         forwarded,
         replication,
+        moves,
         viewers,
         console_key,
         tokens,

@@ -1,0 +1,201 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Place(_message.Message):
+    __slots__ = ("group", "queue_id")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    queue_id: int
+    def __init__(self, group: _Optional[str] = ..., queue_id: _Optional[int] = ...) -> None: ...
+
+class MoveRequest(_message.Message):
+    __slots__ = ("topic", "reserve", "open", "revoke", "ask")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    RESERVE_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_FIELD_NUMBER: _ClassVar[int]
+    ASK_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    reserve: Reserve
+    open: Open
+    revoke: Revoke
+    ask: Place
+    def __init__(self, topic: _Optional[str] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., revoke: _Optional[_Union[Revoke, _Mapping]] = ..., ask: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+
+class Reserve(_message.Message):
+    __slots__ = ("move", "name", "came_from", "topic_settings", "groups")
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CAME_FROM_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    move: str
+    name: Place
+    came_from: Place
+    topic_settings: bytes
+    groups: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, move: _Optional[str] = ..., name: _Optional[_Union[Place, _Mapping]] = ..., came_from: _Optional[_Union[Place, _Mapping]] = ..., topic_settings: _Optional[bytes] = ..., groups: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Open(_message.Message):
+    __slots__ = ("move", "first")
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    move: str
+    first: int
+    def __init__(self, move: _Optional[str] = ..., first: _Optional[int] = ...) -> None: ...
+
+class Revoke(_message.Message):
+    __slots__ = ("move", "name", "came_from")
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CAME_FROM_FIELD_NUMBER: _ClassVar[int]
+    move: str
+    name: Place
+    came_from: Place
+    def __init__(self, move: _Optional[str] = ..., name: _Optional[_Union[Place, _Mapping]] = ..., came_from: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+
+class MoveReply(_message.Message):
+    __slots__ = ("reserved", "opened", "revoked", "refused", "nothing")
+    RESERVED_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    NOTHING_FIELD_NUMBER: _ClassVar[int]
+    reserved: Reserved
+    opened: Opened
+    revoked: Revoked
+    refused: Refused
+    nothing: Nothing
+    def __init__(self, reserved: _Optional[_Union[Reserved, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., nothing: _Optional[_Union[Nothing, _Mapping]] = ...) -> None: ...
+
+class Reserved(_message.Message):
+    __slots__ = ("move", "place")
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    move: str
+    place: Place
+    def __init__(self, move: _Optional[str] = ..., place: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+
+class Opened(_message.Message):
+    __slots__ = ("move", "place", "first")
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    move: str
+    place: Place
+    first: int
+    def __init__(self, move: _Optional[str] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., first: _Optional[int] = ...) -> None: ...
+
+class Revoked(_message.Message):
+    __slots__ = ("move",)
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    move: str
+    def __init__(self, move: _Optional[str] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("move", "reason")
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    move: str
+    reason: str
+    def __init__(self, move: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Nothing(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Delivery(_message.Message):
+    __slots__ = ("id", "topic", "queue_id", "bodies", "body_offsets", "properties", "property_offsets", "born_time", "born_host", "flag", "sysflag", "reconsume_times", "prepared_offset", "producer", "sequence", "fields", "expect_offset", "again")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    BODY_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    PROPERTY_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    BORN_TIME_FIELD_NUMBER: _ClassVar[int]
+    BORN_HOST_FIELD_NUMBER: _ClassVar[int]
+    FLAG_FIELD_NUMBER: _ClassVar[int]
+    SYSFLAG_FIELD_NUMBER: _ClassVar[int]
+    RECONSUME_TIMES_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    EXPECT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    topic: str
+    queue_id: int
+    bodies: bytes
+    body_offsets: bytes
+    properties: bytes
+    property_offsets: bytes
+    born_time: int
+    born_host: str
+    flag: int
+    sysflag: int
+    reconsume_times: int
+    prepared_offset: int
+    producer: bytes
+    sequence: int
+    fields: bytes
+    expect_offset: int
+    again: bool
+    def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., born_time: _Optional[int] = ..., born_host: _Optional[str] = ..., flag: _Optional[int] = ..., sysflag: _Optional[int] = ..., reconsume_times: _Optional[int] = ..., prepared_offset: _Optional[int] = ..., producer: _Optional[bytes] = ..., sequence: _Optional[int] = ..., fields: _Optional[bytes] = ..., expect_offset: _Optional[int] = ..., again: _Optional[bool] = ...) -> None: ...
+
+class Delivered(_message.Message):
+    __slots__ = ("id", "status", "reason", "queue_offset", "physical_offset", "store_time", "count", "duplicates", "first_duplicate", "store_host")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORE_TIME_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    STORE_HOST_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    status: str
+    reason: str
+    queue_offset: int
+    physical_offset: int
+    store_time: int
+    count: int
+    duplicates: int
+    first_duplicate: int
+    store_host: str
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., count: _Optional[int] = ..., duplicates: _Optional[int] = ..., first_duplicate: _Optional[int] = ..., store_host: _Optional[str] = ...) -> None: ...
+
+class CrossRequest(_message.Message):
+    __slots__ = ("topic", "queue_id", "group", "group_settings", "resets", "crossed", "close")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    GROUP_SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    RESETS_FIELD_NUMBER: _ClassVar[int]
+    CROSSED_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    group: str
+    group_settings: bytes
+    resets: int
+    crossed: int
+    close: bool
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., group: _Optional[str] = ..., group_settings: _Optional[bytes] = ..., resets: _Optional[int] = ..., crossed: _Optional[int] = ..., close: _Optional[bool] = ...) -> None: ...
+
+class CrossReply(_message.Message):
+    __slots__ = ("resets", "open")
+    RESETS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    resets: int
+    open: bool
+    def __init__(self, resets: _Optional[int] = ..., open: _Optional[bool] = ...) -> None: ...
