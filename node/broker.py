@@ -25,6 +25,7 @@ from duolog_server.node.core.traffic import Traffic
 from duolog_server.node.core.untaken import Untaken
 from duolog_server.node.core.waitingcalls import WaitingCalls
 from duolog_server.node.deferred.delayservice import DelayService
+from duolog_server.node.deferred.outbox import Outbox, PassesNothing
 from duolog_server.node.deferred.transactionservice import TransactionService
 from duolog_server.node.election.failover import FailoverService
 from duolog_server.node.engine.log import Log
@@ -150,10 +151,11 @@ class Broker:
         """Create the services that use the core."""
         self.removal = QueueRemoval(self.log.file_work, self.background.start, self.metadata.exists)
         self.filters = ConsumerFilters(core, self.store.calculate_filter_bits)
-        self.delays = DelayService(core, self.store.delays_ms)
-        self.transactions = TransactionService(core, config.transactions)
-        self.sends = Sends(core, self.delays, self.transactions)
-        self.publishes = PublishService(core, self.sends, self.replication)
+        self.outbox = Outbox(core, PassesNothing())
+        self.delays = DelayService(core, self.store.delays_ms, self.outbox)
+        self.transactions = TransactionService(core, config.transactions, self.outbox)
+        self.sends = Sends(core, self.delays, self.transactions, self.outbox)
+        self.publishes = PublishService(core, self.sends, self.replication, self.outbox)
         self.retries = RetryTopics(core, self.delays)
         self.waiting_calls = WaitingCalls(config.limits.polls_max)
         limits, calls = config.limits, self.waiting_calls
@@ -173,6 +175,7 @@ class Broker:
             self.delays,
             self.transactions,
             self.publishes,
+            self.outbox,
         )
         audit = config.audit
         self.audit: AuditLog | None = None

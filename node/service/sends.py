@@ -15,6 +15,8 @@ from duolog_server.node.core.core import Core
 from duolog_server.node.core.throttle import throttled
 from duolog_server.node.core.traffic import DELAY, NORMAL, TRANSACTION
 from duolog_server.node.deferred.delayservice import DelayService
+from duolog_server.node.deferred.outbox import TOPIC as OUTBOX_TOPIC
+from duolog_server.node.deferred.outbox import Outbox
 from duolog_server.node.deferred.redirect import is_copy
 from duolog_server.node.deferred.transactionservice import TransactionService
 from duolog_server.node.engine.log import Outcome
@@ -69,26 +71,41 @@ class Placed(NamedTuple):
 class Sends:
     """Stores what producers send."""
 
-    def __init__(self, core: Core, delays: DelayService, transactions: TransactionService) -> None:
+    def __init__(
+        self, core: Core, delays: DelayService, transactions: TransactionService, outbox: Outbox
+    ) -> None:
         self._core = core
+        self._outbox = outbox
         self._delays = delays
         self._transactions = transactions
 
     def send(
-        self, send: Send, user: str | None, *, admitted: bool = False
+        self, send: Send, user: str, *, admitted: bool = False
     ) -> tuple[PutResult, Outcome | None]:
         """Store a batch in a topic that is made if it is missing. See `put`.
 
-        user: the caller; empty where there are no users; None for a batch that was checked, and
-        charged to quotas, before. admitted: `Admission.closed` was asked just now. Raises the
-        errors of `Admission.writable_topic`, `place` and `charge`.
+        user: the caller; empty where there are no users. admitted: `Admission.closed` was asked
+        just now. Raises the errors of `Admission.writable_topic`, `place` and `charge`.
         """
         batch = send.batch
-        self._core.admission.writable_topic(batch.topic, user or "", queue_id=batch.queue_id)
+        self._core.admission.writable_topic(batch.topic, user, queue_id=batch.queue_id)
         placed = self.place(send)
-        if user is not None and self._core.throttle.on:
+        if self._core.throttle.on:
             self.charge(Who.at(user, batch.born_host.address), batch)
         return self.put(placed, admitted=admitted)
+
+    def own(self, send: Send) -> tuple[PutResult, Outcome | None]:
+        """Store a batch of the node itself, which was checked and charged to quotas before: where
+        its queue moves, in the outbox. Raises as `send`.
+        """
+        core, batch = self._core, send.batch
+        core.admission.writable_topic(batch.topic, "", queue_id=batch.queue_id)
+        placed = self.place(send)
+        placed.batch.waited_in += (OUTBOX_TOPIC,)
+        refused = core.admission.refused_put()
+        result = refused or self._outbox.stored(placed.batch, core.log.write)
+        self.count_refusal(result)
+        return self._stored(placed, result)
 
     def charge(self, who: Who, batch: PutBatch) -> None:
         """Charge the messages of a batch to quotas; last, as what is refused uses nothing.
@@ -161,7 +178,11 @@ class Sends:
         """As `put`, for a batch that is tried again if it is refused: a refusal is not counted."""
         core, batch = self._core, placed.batch
         refused = None if admitted else core.admission.refused_put()
-        result = refused or core.log.write(batch)
+        return self._stored(placed, refused or core.log.write(batch))
+
+    def _stored(self, placed: Placed, result: PutResult) -> tuple[PutResult, Outcome | None]:
+        """Count what is stored; its result, and what its answer waits for."""
+        core, batch = self._core, placed.batch
         if result.status is not PutMessageStatus.PUT_OK:
             return result, None
         if result.count:
