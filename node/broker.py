@@ -35,6 +35,7 @@ from duolog_server.node.identity.access.frameskeys import FramesKeys, SharedKey
 from duolog_server.node.identity.access.lockout import Lockout, Login
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.identity.rights.policies import NAME_MAX
+from duolog_server.node.moving.moveservice import MoveService
 from duolog_server.node.moving.othergroups import NodeMarks, OtherGroups
 from duolog_server.node.pop.liteservice import LiteService
 from duolog_server.node.pop.popservice import PopService
@@ -165,6 +166,7 @@ class Broker:
         self.groups = GroupCoordinator(NO_GRACE, config.node.group)
         self.offsets = Offsets(core, self.groups)
         self.lookups = Lookups(core)
+        self.moves = MoveService()
         self.connected = Connected()
         self.connected.add(MemberTable(self.groups, self.times))
         self.parts: tuple[Part, ...] = (

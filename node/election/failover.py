@@ -41,6 +41,7 @@ from duolog_server.ha.failoverevents import (
     Uncertain,
 )
 from duolog_server.ha.groupstate import (
+    FEATURES,
     GroupState,
     Keys,
     Registration,
@@ -144,7 +145,7 @@ class FailoverService:
             log_.store.disk,
             Candidacy(
                 self._keys,
-                Registration(replica, candidate.endpoint, candidate.ha_endpoint),
+                Registration(replica, candidate.endpoint, candidate.ha_endpoint, FEATURES),
                 own_guarantee(replication.options, log_.store.options),
                 secrets.token_hex(8),
             ),
