@@ -136,8 +136,8 @@ def _check_guarantee(ours: Guarantee | None, theirs: Guarantee, groups: tuple[st
     wanted, found = ours.settings(), theirs.settings()
     told = ", ".join(f"{name} {found[name]} instead of {wanted[name]}" for name in weaker)
     raise sdk.BadRequest(
-        f"replica group {groups[1]} promises less of what it acknowledges than {groups[0]}: {told}. "
-        f"Raise it first: duolog cluster set-guarantee, at a node of {groups[1]}"
+        f"replica group {groups[1]} promises less of what it acknowledges than {groups[0]}: "
+        f"{told}. Raise it first: duolog cluster set-guarantee, at a node of {groups[1]}"
     )
 
 
