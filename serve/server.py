@@ -24,7 +24,13 @@ from duolog_server.ha.registry import Registry
 from duolog_server.node.api.append_access import FramesAuthenticator
 from duolog_server.node.api.guard import MethodGuard
 from duolog_server.node.api.health import HealthService
-from duolog_server.node.api.native import appends_of, changes_of, guard_of, native_methods
+from duolog_server.node.api.native import (
+    appends_of,
+    changes_of,
+    guard_of,
+    moves_methods,
+    native_methods,
+)
 from duolog_server.node.api.reservedport import IN_USE, ListenError, ReservedPort
 from duolog_server.node.api.timing import timed_methods
 from duolog_server.node.api.verbs import Verbs
@@ -298,7 +304,8 @@ class Node:
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
             reflection.aio.ReflectionServicer(names), others.as_server()
         )
-        server.add_generic_rpc_handlers([*native.generic, *others.generic])
+        moves = moves_methods(broker)
+        server.add_generic_rpc_handlers([*native.generic, *moves.generic, *others.generic])
         try:
             await broker.start()
         except BaseException:

@@ -15,7 +15,7 @@ from duolog import _errors as sdk
 from duolog_server.ha.master import Master
 from duolog_server.ha.slave import Slave
 from duolog_server.node.api.guard import MethodGuard
-from duolog_server.node.api.native import NodeFacts, native_methods
+from duolog_server.node.api.native import NodeFacts, moves_methods, native_methods
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.turnbudget import without_budget
 from duolog_server.node.deferred.transactionservice import Check
@@ -199,6 +199,7 @@ class Services:
     def _methods(self) -> Methods:
         """For programs that name no user, and with a guard before them for others."""
         methods, access = native_methods(self.broker), self.access
+        methods.by_path |= moves_methods(self.broker).by_path
         if access is not None:
             guard = self.node.guard_of(self.node, access.gate, NodeFacts(self.broker))
             for path, handler in native_methods(self.broker, access, guard).by_path.items():

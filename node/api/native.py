@@ -88,6 +88,13 @@ def _recovery(broker: Broker, access: Access, users: AccessService) -> Methods:
     return methods
 
 
+def moves_methods(broker: Broker) -> Methods:
+    """The Moves service: no guard is before it, as it asks for a mark of a node itself."""
+    methods = Methods()
+    moves_pb2_grpc.add_MovesServicer_to_server(MovesService(broker), methods.as_server())
+    return methods
+
+
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """What the rules of methods know of a node."""
@@ -142,10 +149,6 @@ def native_methods(
     stubs.add_AdminServicer_to_server(admin, server)
     access_service = AccessService(broker.core, broker.log, access, guard)
     stubs.add_AccessServicer_to_server(access_service, server)
-    others = Methods()  # no guard is before them: they ask for a mark of a node
-    moves_pb2_grpc.add_MovesServicer_to_server(MovesService(broker), others.as_server())
-    methods.generic += others.generic
-    methods.by_path |= others.by_path
     if access is not None:
         methods.generic += _recovery(broker, access, access_service).generic
     return counted_methods(methods, broker.untaken)
