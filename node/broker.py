@@ -35,8 +35,11 @@ from duolog_server.node.identity.access.frameskeys import FramesKeys, SharedKey
 from duolog_server.node.identity.access.lockout import Lockout, Login
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.identity.rights.policies import NAME_MAX
-from duolog_server.node.moving.moveservice import MoveService
+from duolog_server.node.moving.held import HeldQueues
+from duolog_server.node.moving.moveservice import Links, MoveService
 from duolog_server.node.moving.othergroups import NodeMarks, OtherGroups
+from duolog_server.node.moving.queuerows import QueueRows
+from duolog_server.node.moving.target import MoveTarget
 from duolog_server.node.pop.liteservice import LiteService
 from duolog_server.node.pop.popservice import PopService
 from duolog_server.node.pop.retrytopics import RetryTopics
@@ -166,7 +169,10 @@ class Broker:
         self.groups = GroupCoordinator(NO_GRACE, config.node.group)
         self.offsets = Offsets(core, self.groups)
         self.lookups = Lookups(core)
-        self.moves = MoveService()
+        rows = QueueRows(config.node.cluster, lambda: self.failover)
+        links = Links(self.group, self.other_groups, rows, HeldQueues())
+        self.moves = MoveService(core, self.replication, links, self.give_up)
+        self.move_target = MoveTarget(core, self.group)
         self.connected = Connected()
         self.connected.add(MemberTable(self.groups, self.times))
         self.parts: tuple[Part, ...] = (
@@ -175,6 +181,7 @@ class Broker:
             self.delays,
             self.transactions,
             self.publishes,
+            self.moves,
         )
         audit = config.audit
         self.audit: AuditLog | None = None
