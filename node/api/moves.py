@@ -41,7 +41,7 @@ class MovesService(stubs.MovesServicer):
         """Store what a place before this one was sent."""
         async with reporting(context):
             self._check("Deliver", context)
-            raise sdk.Unavailable("this node is the target of no moves")
+            await self._broker.arrivals.serve(request, context)
 
     @unary
     async def Cross(self, request: wire.CrossRequest, context: Caller) -> wire.CrossReply:
