@@ -26,6 +26,7 @@ from duolog_server.node.api.calls import (
     unary,
 )
 from duolog_server.node.api.pages import page_of
+from duolog_server.node.api.queuemoves import QueueMoves
 from duolog_server.node.api.readership import read_pairs
 from duolog_server.node.api.replicationstatus import (
     add_routed,
@@ -106,6 +107,7 @@ class AdminService(stubs.AdminServicer):
         self._tracking = Tracking(broker)
         self._delayed = Delayed(broker)
         self._halves = Halves(broker)
+        self._queue_moves = QueueMoves(broker)
         self._log_bytes = LogBytes(
             broker.core.store, lambda: self._broker.replication.history.last_epoch
         )
@@ -594,6 +596,29 @@ class AdminService(stubs.AdminServicer):
         """Decide on a half message."""
         await self._halves.decide(request)
         return wire.DecideHalfReply()
+
+    # -- moves of queues -----------------------------------------------------------------------
+
+    @change
+    async def MoveQueue(
+        self, request: wire.MoveQueueRequest, context: Caller
+    ) -> wire.MoveQueueReply:
+        """Move a queue to another replica group, or say how far that is."""
+        return await self._queue_moves.move(request)
+
+    @change
+    async def AbortMove(
+        self, request: wire.AbortMoveRequest, context: Caller
+    ) -> wire.AbortMoveReply:
+        """End a move before its queue is sealed."""
+        return await self._queue_moves.abort(request)
+
+    @unary
+    async def ListMoves(
+        self, request: wire.ListMovesRequest, context: Caller
+    ) -> wire.ListMovesReply:
+        """Moves from here, and spans of queues that moved, in slices."""
+        return await self._queue_moves.list(request, self._sight().topic)
 
     # -- status --------------------------------------------------------------------------------
 

@@ -105,6 +105,10 @@ class Admission:
             topic = self._metadata.auto_create(name, queues, owner)
         return topic
 
+    def is_behind(self) -> bool:
+        """Whether this node may still lack what its group confirmed."""
+        return self._replication.may_be_behind()
+
     def refuses(self) -> bool:
         """Whether every put is refused now."""
         return self.closed() is not None or not self._store.writeable
