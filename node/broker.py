@@ -25,6 +25,7 @@ from duolog_server.node.core.traffic import Traffic
 from duolog_server.node.core.untaken import Untaken
 from duolog_server.node.core.waitingcalls import WaitingCalls
 from duolog_server.node.deferred.delayservice import DelayService
+from duolog_server.node.deferred.outbox import Outbox
 from duolog_server.node.deferred.transactionservice import TransactionService
 from duolog_server.node.election.failover import FailoverService
 from duolog_server.node.engine.log import Log
@@ -158,15 +159,16 @@ class Broker:
         """Create the services that use the core."""
         self.removal = QueueRemoval(self.log.file_work, self.background.start, self.metadata.exists)
         self.filters = ConsumerFilters(core, self.store.calculate_filter_bits)
-        self.delays = DelayService(core, self.store.delays_ms)
-        self.transactions = TransactionService(core, config.transactions)
         groups, start = self.other_groups, self.background.start
         self.passing = Passing(self.log, self.admission, groups, self._source, start)
         self.arrivals = Arrivals(
             core, self.passing, self.store.store_host, lambda: self.dialects.remoting_host
         )
-        self.sends = Sends(core, self.passing, self.delays, self.transactions)
-        self.publishes = PublishService(core, self.sends, self.replication)
+        self.outbox = Outbox(core, self.passing)
+        self.delays = DelayService(core, self.store.delays_ms, self.outbox)
+        self.transactions = TransactionService(core, config.transactions, self.outbox)
+        self.sends = Sends(core, self.passing, self.outbox, self.delays, self.transactions)
+        self.publishes = PublishService(core, self.sends, self.replication, self.outbox)
         self.retries = RetryTopics(core, self.delays)
         self.waiting_calls = WaitingCalls(config.limits.polls_max)
         limits, calls = config.limits, self.waiting_calls
@@ -192,6 +194,7 @@ class Broker:
             self.publishes,
             self.passing,
             self.moves,
+            self.outbox,
         )
         audit = config.audit
         self.audit: AuditLog | None = None
