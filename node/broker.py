@@ -35,6 +35,7 @@ from duolog_server.node.identity.access.frameskeys import FramesKeys, SharedKey
 from duolog_server.node.identity.access.lockout import Lockout, Login
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.identity.rights.policies import NAME_MAX
+from duolog_server.node.moving.crossings import Crossings
 from duolog_server.node.moving.othergroups import NodeMarks, OtherGroups
 from duolog_server.node.pop.liteservice import LiteService
 from duolog_server.node.pop.popservice import PopService
@@ -167,8 +168,10 @@ class Broker:
         self.lookups = Lookups(core)
         self.connected = Connected()
         self.connected.add(MemberTable(self.groups, self.times))
+        self.crossings = Crossings(core, self.other_groups)
         self.parts: tuple[Part, ...] = (
             self.pop,
+            self.crossings,
             self.lite,
             self.delays,
             self.transactions,
@@ -197,6 +200,7 @@ class Broker:
         self.metadata.topic_deleted.append(self.pop.topic_deleted)
         self.metadata.queues_deleted += [self.removal.remove, self.lite.topic_deleted]
         self.metadata.group_deleted.append(self.pop.group_deleted)
+        self.metadata.gates_changed.append(self.pop.gates_changed)
         self.log.dispatched += [lambda keys: self.metadata.catch_up(), self.lite.arrived]
 
     # -- life ----------------------------------------------------------------------------------
