@@ -47,4 +47,4 @@ class MovesService(stubs.MovesServicer):
     async def Cross(self, request: wire.CrossRequest, context: Caller) -> wire.CrossReply:
         """A consumer group comes to a place, or goes back from it."""
         self._check("Cross", context)
-        raise sdk.Unavailable("this node is the target of no moves")
+        return await self._broker.crossings.hear(request)

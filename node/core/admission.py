@@ -220,7 +220,7 @@ class Admission:
     def readable_queue(self, name: str, queue_id: int) -> TopicConfig:
         """`readable_topic` for a queue; NotMaster if the master may have added it meanwhile."""
         topic = self.readable_topic(name)
-        if queue_id >= topic.queues:
+        if queue_id >= topic.read_queues:
             self.check_knows()
         return topic
 
