@@ -6,6 +6,8 @@ from pathlib import Path
 import duolog
 import pytest
 
+from duolog_server.ha.moverevents import Reserve
+from duolog_server.ha.movetarget import records_for
 from duolog_server.node.broker import Broker
 from duolog_server.serve.server import Node
 from duolog_server.store.moves import Place
@@ -27,8 +29,10 @@ async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
 
 async def reserve(source: str, target: Broker, queue_id: int = 0, move: str = "m") -> Place:
     """A place at a target, for a queue of a source that begins to move there."""
-    came_from = Place(source, queue_id)
-    guest = await target.metadata.reserve_guest("T", came_from, came_from, move)
+    came_from, metadata = Place(source, queue_id), target.metadata
+    guest = metadata.unused_queue("T")
+    asked = Reserve(move, came_from, came_from)
+    await metadata.change(*records_for(metadata.stored_moves, "T", asked, guest))
     return Place(target.group, guest)
 
 
