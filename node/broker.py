@@ -318,8 +318,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop the parts, make everything durable, close the store."""
-        await self.other_groups.close()
         await self.background.stop(None)  # all writers have ended before their files are closed
+        await self.other_groups.close()
         if self.audit is not None:
             await self.audit.close()
         async with self.log.file_work.changes:
