@@ -6,9 +6,17 @@ from pathlib import Path
 import duolog
 import pytest
 
+from duolog_server.compat.grpc.protocol.stubs import Code
+from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.node.broker import Broker
 from duolog_server.serve.server import Node
 from duolog_server.store.moves import Place
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.record import parse_message_id
+from tests.compat.grpc.api import Api, message
+from tests.compat.remoting.client import LETTERS, connected
+from tests.compat.remoting.requests import write_batch
+from tests.known import known
 from tests.node.replicas import WAIT_SECONDS, broker_of, start_groups
 from tests.nodefixtures import StartNode
 from tests.support import read_all
@@ -19,7 +27,7 @@ QUEUES = 2
 
 @pytest.fixture
 async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
-    made = await start_groups(start_node, tmp_path)
+    made = await start_groups(start_node, tmp_path, remoting={"listen": "127.0.0.1:0"})
     async with duolog.Client(f"127.0.0.1:{made[A].port}", timeout=WAIT_SECONDS) as client:
         await client.admin.create_topic("T", QUEUES)
     return made
@@ -77,3 +85,58 @@ async def test_an_sdks_messages_are_found_where_the_queue_continues(
     assert bodies(target, to.queue_id) == [b"%d" % k for k in range(1, 200)]
     assert target.log.counters.messages_in >= 199
     assert source.validate() == target.validate() == ""
+
+
+async def test_messages_of_rocketmqs_clients_go_on_as_well(nodes: dict[str, Node]) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    to = await move(source, target)
+    async with connected(nodes[A]) as client:
+        one = await client.send("T", b"0", "UNIQ_KEY\x01k0")
+        assert (one.code, one.fields["queueId"], one.fields["queueOffset"]) == (0, "0", "0")
+        record = known(target.store.record_at("T", to.queue_id, QueueOffset(0)))
+        host, offset = parse_message_id(one.fields["msgId"])
+        assert (host.port, offset) == (known(nodes[B].remoting).port, record.physical_offset)
+        together = await asyncio.gather(
+            *(client.begin_send("T", b"%d" % k, f"UNIQ_KEY\x01k{k}", k % 2) for k in range(1, 41))
+        )
+        assert [(a.code, int(a.fields["queueId"])) for a in together] == [
+            (0, k % 2) for k in range(1, 41)
+        ]
+    moved = [b"%d" % k for k in range(0, 41, 2)]
+    assert bodies(target, to.queue_id) == moved
+    assert bodies(source, 0) == []
+    assert bodies(source, 1) == [b"%d" % k for k in range(1, 41, 2)]
+
+
+async def test_a_batch_of_rocketmqs_has_an_id_for_each_message(nodes: dict[str, Node]) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    to = await move(source, target)
+    fields = {
+        "producerGroup": "p", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": 4,
+        "queueId": 0, "sysFlag": 0, "bornTimestamp": 9, "flag": 0, "properties": "",
+        "reconsumeTimes": 0, "batch": "true",
+    }  # fmt: skip
+    short = {LETTERS[name]: value for name, value in fields.items()}
+    body = write_batch([(k, b"%d" % k, b"UNIQ_KEY\x01k%d" % k) for k in range(3)])
+    async with connected(nodes[A]) as client:
+        answer = await client.ask(RequestCode.SEND_BATCH_MESSAGE, short, body)
+    assert (answer.code, answer.fields["queueOffset"]) == (0, "0")
+    records = [known(target.store.record_at("T", to.queue_id, QueueOffset(k))) for k in range(3)]
+    assert [(record.body, record.flag) for record in records] == [(b"%d" % k, k) for k in range(3)]
+    ids = [parse_message_id(one)[1] for one in answer.fields["msgId"].split(",")]
+    assert ids == [record.physical_offset for record in records]
+
+
+async def test_a_message_of_rocketmqs_api_is_stored_once(nodes: dict[str, Node]) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    places = [await move(source, target, queue_id, f"m{queue_id}") for queue_id in range(QUEUES)]
+    api = Api(nodes[A])
+    sent = [message(b"%d" % k, message_group="g") for k in range(5)]
+    for _ in range(2):
+        for k, one in enumerate(sent):
+            reply = await api.send(one)
+            assert (reply.status.code, reply.entries[0].offset) == (Code.OK, k)
+    await api.close()
+    found = [bodies(target, to.queue_id) for to in places]
+    assert sorted(found) == [[], [b"%d" % k for k in range(5)]]
+    assert bodies(source, 0) == bodies(source, 1) == []
