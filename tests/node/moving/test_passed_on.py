@@ -5,6 +5,7 @@ from pathlib import Path
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
 from duolog_server.compat.grpc.protocol.stubs import Code
 from duolog_server.compat.remoting.codec.codes import RequestCode
@@ -20,6 +21,7 @@ from tests.known import known
 from tests.node.replicas import WAIT_SECONDS, broker_of, start_groups
 from tests.nodefixtures import StartNode
 from tests.support import read_all
+from tests.until import until
 
 A, B = "broker-a", "broker-b"
 QUEUES = 2
@@ -140,3 +142,68 @@ async def test_a_message_of_rocketmqs_api_is_stored_once(nodes: dict[str, Node])
     found = [bodies(target, to.queue_id) for to in places]
     assert sorted(found) == [[], [b"%d" % k for k in range(5)]]
     assert bodies(source, 0) == bodies(source, 1) == []
+
+
+async def restarted(start_node: StartNode, root: Path, old: Node) -> Node:
+    """The only node of a group, at the same addresses, once it leads again."""
+    await old.stop()
+    config = old.config
+    made = await start_node(
+        root / config.node.group,
+        f"127.0.0.1:{old.port}",
+        ha={"listen": free_endpoint(), "in_sync_replicas": 1},
+        name=config.node.name,
+        registry=old._given_registry,
+        group=config.node.group,
+        broker_role="AUTO",
+    )
+    await until(lambda: not broker_of(made).admission.refuses())
+    await until(lambda: not broker_of(made).replication.may_be_behind())
+    return made
+
+
+async def test_a_restart_of_the_target_loses_doubles_and_reorders_nothing(
+    nodes: dict[str, Node], start_node: StartNode, tmp_path: Path
+) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    to = await move(source, target)
+    places = [("T", key) for key in ("k", "l", "m")]
+    async with (
+        duolog.Client(f"127.0.0.1:{nodes[A].port}", timeout=WAIT_SECONDS) as client,
+        client.producer() as producer,
+    ):
+
+        async def send_all(key: str) -> None:
+            for k in range(60):
+                body = f"{key}{k}".encode()
+                await producer.send("T", body, queue_id=0, group=A, key=key, timeout=WAIT_SECONDS)
+
+        sending = [asyncio.ensure_future(send_all(key)) for _, key in places]
+        await until(lambda: len(bodies(target, to.queue_id)) > 10)
+        target = broker_of(await restarted(start_node, tmp_path, nodes[B]))
+        await asyncio.gather(*sending)
+    found = bodies(target, to.queue_id)
+    for _, key in places:
+        mine = [body for body in found if body.startswith(key.encode())]
+        assert mine == [f"{key}{k}".encode() for k in range(60)]
+    assert len(found) == 180
+
+
+async def test_a_message_that_is_sent_again_to_the_next_master_of_the_source_is_stored_once(
+    nodes: dict[str, Node], start_node: StartNode, tmp_path: Path
+) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    places = [await move(source, target, queue_id, f"m{queue_id}") for queue_id in range(QUEUES)]
+    api, one = Api(nodes[A]), message(b"x", message_group="g")
+    first = await api.send(one)
+    await api.close()
+    nodes[A] = await restarted(start_node, tmp_path, nodes[A])
+    source, api = broker_of(nodes[A]), Api(nodes[A])
+    sending = asyncio.ensure_future(api.send(one))
+    await until(lambda: source.passing.queues)
+    for queue_id, to in enumerate(places):
+        source.passing.release("T", queue_id, to)
+    again = await sending
+    assert (again.status.code, again.entries[0].offset) == (Code.OK, first.entries[0].offset)
+    await api.close()
+    assert sorted(bodies(target, to.queue_id) for to in places) == [[], [b"x"]]
