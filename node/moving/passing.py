@@ -99,8 +99,9 @@ class _Put:
 
 @dataclass(slots=True)
 class _Queue:
-    """A queue whose puts are not stored here. released: they are passed on; else they wait. held: by the
-    move, before the log has a seal; it would store them.
+    """A queue whose puts are not stored here. released: they are passed on; else they wait.
+
+    held: by its move, before the log has a seal: it would store them.
     """
 
     held: bool = False

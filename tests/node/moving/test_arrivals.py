@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import duolog
 import pytest
@@ -28,14 +28,18 @@ AT = Place("broker-a", GUEST)
 
 
 @pytest.fixture
-async def broker(start_node: StartNode) -> Broker:
+async def broker(start_node: StartNode) -> AsyncIterator[Broker]:
     """A node with a place that continues a queue of group `a`."""
     made = broker_of(await start_node(max_message_size=100))
     metadata = made.metadata
     await metadata.put_topic(metadata.new_topic("T", 2, 6))
     await reserve(made)
     await begin(made)
-    return made
+    yield made
+    while Stream.opened:
+        task = Stream.opened.pop()
+        task.cancel()
+        await asyncio.wait([task])
 
 
 async def reserve(broker: Broker, move: str = "m", queue_id: int = 3) -> int:
@@ -51,11 +55,14 @@ async def begin(broker: Broker, move: str = "m", queue_id: int = GUEST) -> None:
 class Stream:
     """A stream of a source."""
 
+    opened: ClassVar[list["asyncio.Task[None]"]] = []
+
     def __init__(self, broker: Broker, epoch: int = 1) -> None:
         self.answers: list[wire.Delivered] = []
         self._epoch = epoch
         self._queue: asyncio.Queue[wire.Delivery | None] = asyncio.Queue()
         self.task = asyncio.ensure_future(broker.arrivals.serve(self._deliveries(), self))
+        self.opened.append(self.task)
 
     async def _deliveries(self) -> AsyncIterator[wire.Delivery]:
         while (delivery := await self._queue.get()) is not None:
