@@ -37,6 +37,7 @@ from duolog_server.node.identity.access.lockout import Lockout, Login
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.identity.rights.policies import NAME_MAX
 from duolog_server.node.moving.arrivals import Arrivals
+from duolog_server.node.moving.crossings import Crossings
 from duolog_server.node.moving.moveservice import Links, MoveService
 from duolog_server.node.moving.othergroups import NodeMarks, OtherGroups
 from duolog_server.node.moving.passing import Passing
@@ -167,7 +168,7 @@ class Broker:
         self.outbox = Outbox(core, self.passing)
         self.delays = DelayService(core, self.store.delays_ms, self.outbox)
         self.transactions = TransactionService(core, config.transactions, self.outbox)
-        self.sends = Sends(core, self.passing, self.delays, self.transactions, self.outbox)
+        self.sends = Sends(core, self.passing, self.outbox, self.delays, self.transactions)
         self.publishes = PublishService(core, self.sends, self.replication, self.outbox)
         self.retries = RetryTopics(core, self.delays)
         self.waiting_calls = WaitingCalls(config.limits.polls_max)
@@ -186,15 +187,17 @@ class Broker:
         self.move_target = MoveTarget(core, self.group)
         self.connected = Connected()
         self.connected.add(MemberTable(self.groups, self.times))
+        self.crossings = Crossings(core, self.other_groups)
         self.parts: tuple[Part, ...] = (
             self.pop,
+            self.crossings,
             self.lite,
             self.delays,
             self.transactions,
             self.publishes,
-            self.outbox,
             self.passing,
             self.moves,
+            self.outbox,
         )
         audit = config.audit
         self.audit: AuditLog | None = None
@@ -219,6 +222,7 @@ class Broker:
         self.metadata.topic_deleted.append(self.pop.topic_deleted)
         self.metadata.queues_deleted += [self.removal.remove, self.lite.topic_deleted]
         self.metadata.group_deleted.append(self.pop.group_deleted)
+        self.metadata.gates_changed.append(self.pop.gates_changed)
         self.log.dispatched += [lambda keys: self.metadata.catch_up(), self.lite.arrived]
 
     # -- life ----------------------------------------------------------------------------------

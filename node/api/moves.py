@@ -6,8 +6,6 @@ No user is asked for: a mark under the key of the nodes takes its place.
 from collections.abc import AsyncIterator
 from typing import Any
 
-from duolog import _errors as sdk
-
 from duolog_server.node.api.calls import Caller, reporting, unary
 from duolog_server.node.broker import Broker
 from duolog_server.node.moving.movecodec import reply_to_wire, request_of
@@ -47,4 +45,4 @@ class MovesService(stubs.MovesServicer):
     async def Cross(self, request: wire.CrossRequest, context: Caller) -> wire.CrossReply:
         """A consumer group comes to a place, or goes back from it."""
         self._check("Cross", context)
-        raise sdk.Unavailable("this node is the target of no moves")
+        return await self._broker.crossings.hear(request)

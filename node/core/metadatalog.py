@@ -128,6 +128,11 @@ class MetadataLog:
         self.group_deleted: list[Callable[[str], None]] = []
         # Called after that with the ends of a topic's queues: removing their files takes time.
         self.queues_deleted: list[Callable[[str, dict[int, int]], Awaitable[None]]] = []
+        # Called with topics, groups and queue ids: where groups have committed something new, once
+        # queues were sealed, and what they may read from now on, or no longer.
+        self.offsets_moved: list[Callable[[Collection[tuple[str, str, int]]], None]] = []
+        self.gates_changed: list[Callable[[Collection[tuple[str, str, int]]], None]] = []
+        self.sealed: list[Callable[[], None]] = []  # called when a queue was sealed
         # Called with forgotten light queues and their ends.
         self.light_queues_forgotten: list[Callable[[dict[str, int]], None]] = []
         self._read = 0  # queue offset up to which records were read
@@ -373,6 +378,7 @@ class MetadataLog:
                 break
             self._read = result.next_offset
             tables.applied = max(tables.applied, self._read)
+        self._tell_of_crossings()
         self.progress.note(tables, self._log.times.mono_ms())
         if not self._quotas_told:  # once for all changes, and before their callers continue
             self._tell_quotas()
@@ -402,8 +408,20 @@ class MetadataLog:
                 tell(change["group"])
         elif change["op"] == "topic" and "floors" in change:
             self._apply_floors_of(change["topic"]["topicName"])
+        elif change["op"] == "seal":
+            for sealed in self.sealed:
+                sealed()
         elif change["op"] in QUOTA_CHANGES:
             self._quotas_told = False
+
+    def _tell_of_crossings(self) -> None:
+        if self.tables.moves.seals and self.tables.moved:
+            for tell in self.offsets_moved:
+                tell(self.tables.moved)
+        if self.tables.gates:
+            for tell in self.gates_changed:
+                tell(self.tables.gates)
+            self.tables.gates.clear()
 
     def _tell_quotas(self) -> None:
         self._quotas_told = True
