@@ -89,9 +89,9 @@ def unfinished(masters: Mapping[str, Node], history: MoveHistory) -> str:
         waiting = {name: count for name, count in broker.status().items() if name in PENDING}
         if any(waiting.values()):
             return f"{node.name} has {waiting}"
-        end = node.store.queue_range(outbox.TOPIC, outbox.QUEUE)[1]
-        if max(0, broker.metadata.tables.committed(outbox.GROUP, outbox.TOPIC, 0)) < end:
-            return f"the outbox of {node.name} may have messages up to {end}"
+        high = node.store.queue_range(outbox.TOPIC, outbox.QUEUE)[1]
+        if max(0, broker.metadata.tables.committed(outbox.GROUP, outbox.TOPIC, 0)) < high:
+            return f"the outbox of {node.name} may have messages up to {high}"
     for name in names(list(masters)):
         for span in chain(masters, name):
             node = masters[span.place.group]
