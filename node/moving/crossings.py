@@ -28,7 +28,7 @@ CALL_SECONDS = 3.0
 RETRY_SECONDS = 0.5  # until places that did not answer are called again
 SWEEP_SECONDS = 10.0  # between looks at all groups: commits are looked at when they come
 AT_ONCE = 16  # calls
-RESETS_MAX = 8  # times that a reset takes a later number before its caller is told to try again
+RESETS_MAX = 8  # times that a reset takes a later number before its caller has to try again
 
 Reader = tuple[str, str, int]  # topic, consumer group, queue id, as in `Metadata.moved`
 
@@ -232,7 +232,7 @@ class Crossings:
                     continue
             await self._change("gone_back", reader, resets=here.resets)
             return
-        raise sdk.Busy(f"another reset of group {reader[1]} in {reader[0]} is under way")
+        raise sdk.Busy(f"another reset of group {reader[1]} in {reader[0]} is running: try again")
 
     async def _close(self, reader: Reader, seal: Seal, told: Close) -> Progress:
         """What the next place knows of a group, once it was told to close."""
