@@ -164,6 +164,23 @@ async def test_topics_and_groups_are_told_with_their_guests_apart(
         assert (await client.pull(TOPIC, 1, 3, group=B)).body_list() == numbered(3, 5)
 
 
+async def test_a_group_that_comes_to_a_guest_first_begins_in_other_queues_as_it_asks(
+    nodes: dict[str, Node], seams: Seams
+) -> None:
+    async with client_of(nodes[A]) as client:
+        async with client.producer() as producer:
+            await producer.send(TOPIC, b"old", queue_id=0, group=B)
+        await seams.move(B)
+        target = seams.broker().metadata
+        await target.ensure_group("g")
+        place = {"group": "g", "topic": TOPIC, "queue": seams.at.queue_id}
+        await target.change({"op": "crossed", **place, "offset": 0, "resets": 0})
+        async with client.consumer("g", TOPIC, start=duolog.Start.LATEST) as consumer:
+            await seams.put(b"new")
+            assert await read(consumer, 1) == [b"new"]
+        assert seams.committed("g", Place(B, 0)) == 1
+
+
 # -- resets ------------------------------------------------------------------------------------
 
 
@@ -394,6 +411,9 @@ async def test_rocketmq_5_reads_guests_and_sends_to_none(
         return sorted((one.broker.name, one.id) for one in queues)
 
     assert await assigned() == [(A, 0), (B, 0)]
+    guest = definition.MessageQueue(topic=resource(TOPIC), id=1)
+    asked = service.GetOffsetRequest(group=resource("g"), message_queue=guest)
+    assert (await behind.call("GetOffset", asked)).offset == 3, "where it will begin"
     assert (await behind.receive("g", queue_id=1)).bodies == []
     received = await before.receive("g", queue_id=0)
     assert received.bodies == numbered(0, 3)
