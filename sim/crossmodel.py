@@ -3,7 +3,7 @@
 A name of three spans with a message each, or none: there, and back again. The group reads wherever
 it is let in, and commits what it was given; the places tell each other of crossings, and resets go
 back to any offset, two of them at once. A report may arrive late, again or never, and its answer
-may be lost; masters die in a reset. The rules are those of `ha/crossing.py`.
+may be lost; masters die in a reset. The rules are those of `store/crossing.py`.
 
 M7: no offset is given before every earlier span was committed to its end, and none is skipped.
 M8: from every state, a fair run without faults gives and commits everything.
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from duolog_server.ha import crossing
-from duolog_server.ha.crossing import Close, Crossed, Progress
+from duolog_server.store import crossing
+from duolog_server.store.crossing import Close, Crossed, Progress
 from sim.bounded import Outcome, explored
 
 FIRSTS = (0, 1, 2)

@@ -71,7 +71,6 @@ _LEFT_OUT = (
 )
 # What is mutated: file, the functions of it (all where None), the tests that are near.
 TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
-    ("ha/crossing.py", None, (f"{_HA}/test_crossing.py",)),
     ("ha/epochs.py", None, (f"{_HA}/test_epochs.py", f"{_HA}/test_masterships.py")),
     ("ha/failover.py", None, _ELECTIONS),
     ("ha/failoverdriver.py", None, (f"{_HA}/test_failoverdriver.py", *_ELECTIONS)),
@@ -94,6 +93,7 @@ TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
     ("ha/slave.py", None, (f"{_HA}/test_slave.py", f"{_HA}/test_handshake.py", _MASTERSHIPS)),
     ("ha/succession.py", None, _ELECTIONS),
     ("ha/syncstate.py", None, (f"{_HA}/test_syncstate.py", f"{_HA}/test_failover.py")),
+    ("store/crossing.py", None, (f"{_STORE_TESTS}/test_crossing.py",)),
     ("store/recovery.py", None, _STARTS),
     ("store/queuecheck.py", None, (f"{_STORE_TESTS}/test_queuecheck.py",)),
     ("store/queuenote.py", None, (f"{_STORE_TESTS}/test_queuenote.py", *_STARTS)),

@@ -20,10 +20,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from duolog_server.ha import crossing, movetarget
 from duolog_server.ha import mover as machine
+from duolog_server.ha import movetarget
 from duolog_server.ha.mover import Mover, State
 from duolog_server.ha.moverevents import Abort, Open, Reserve, Revoke, Revoked
+from duolog_server.store import crossing
 from duolog_server.store.moves import Moves
 from sim import crossmodel, movemodel
 from sim.bounded import Outcome

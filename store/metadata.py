@@ -5,17 +5,18 @@ Applying a record again changes nothing. `store.metadatafiles` keeps snapshots o
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from duolog_server.store import grouptopics
+from duolog_server.store import crossing, grouptopics
 from duolog_server.store.accesstables import AccessTables
 from duolog_server.store.births import Births
+from duolog_server.store.crossing import Progress
 from duolog_server.store.delay import SCHEDULE_TOPIC
 from duolog_server.store.errors import BadGroup, BadMessage
 from duolog_server.store.lightqueues import is_light
-from duolog_server.store.moves import Moves
+from duolog_server.store.moves import Moves, Resets
 from duolog_server.store.names import wrong_characters
 
 SYSTEM_PREFIX = "DUOLOG_SYS_"
@@ -76,6 +77,11 @@ class TopicConfig:
     owner: str = ""  # the user who created it; empty where there were no users
     guests: int = 0  # queues after these that are there to be read: see `store.moves`
 
+    @property
+    def read_queues(self) -> int:
+        """How many queue ids readers may name; some of them may be of no queue, which is empty."""
+        return self.queues + self.guests
+
     def to_json(self) -> Json:
         """RocketMQ's bean; attributes are those of RocketMQ 5."""
         attributes: Json = {}
@@ -89,7 +95,7 @@ class TopicConfig:
             **({"attributes": attributes} if attributes else {}),
             "order": self.order,
             "perm": self.perm,
-            "readQueueNums": self.queues + self.guests,
+            "readQueueNums": self.read_queues,
             "topicFilterType": "SINGLE_TAG",
             "topicName": self.name,
             "topicSysFlag": self.sysflag,
@@ -168,6 +174,8 @@ class Metadata:
     complete: bool = False  # the log's first records say that they begin with empty tables
     # Topic, group and queue of progress, until it is noted.
     moved: set[tuple[str, str, int]] = field(default_factory=set, compare=False, repr=False)
+    # The same of what consumer groups may read, or no longer, until readers are told.
+    gates: set[tuple[str, str, int]] = field(default_factory=set, compare=False, repr=False)
 
     def validate(self) -> str:
         """The first violated invariant; empty if all hold.
@@ -257,6 +265,7 @@ class Metadata:
     def _apply_delete_group(self, change: Json) -> None:
         name = str(change["group"])
         self.groups.pop(name, None)
+        self.moves.forget_resets(lambda key: key[1] == name)
         self.births.note(self.births.groups, name, change)
         self._forget_filters(group=name)
         self._forget_offsets([key for key in self.offsets if key[1] == name])
@@ -281,6 +290,8 @@ class Metadata:
             for queue, offset in queues.items():
                 if change.get("absent") and int(queue) in row:
                     continue  # the group has begun
+                if not self.may_read(group, str(topic), int(queue)):
+                    continue  # only a crossing lets it in
                 if change.get("forward") and int(offset) < row.get(int(queue), 0):
                     continue  # what is done beyond the newer offset stays done
                 before = row.get(int(queue)), self.acknowledged(group, str(topic), int(queue))
@@ -288,6 +299,52 @@ class Metadata:
                 self._note_done((str(topic), group), int(queue), done.get(queue, ()))
                 if before != (int(offset), self.acknowledged(group, str(topic), int(queue))):
                     self.moved.add((str(topic), group, int(queue)))
+
+    def _apply_crossed(self, change: Json) -> None:
+        told = crossing.Crossed(int(change["offset"]), int(change["resets"]))
+        self._note_progress(change, lambda here: crossing.on_crossed(here, told))
+
+    def _apply_close(self, change: Json) -> None:
+        told = crossing.Close(int(change["resets"]))
+        self._note_progress(change, lambda here: crossing.on_close(here, told))
+
+    def _apply_go_back(self, change: Json) -> None:
+        number, offset = int(change["resets"]), int(change["offset"])
+
+        def step(here: Progress) -> Progress:
+            if number <= here.resets:
+                return here
+            return replace(here, resets=number, going_back=offset)
+
+        self._note_progress(change, step)
+
+    def _apply_gone_back(self, change: Json) -> None:
+        number = int(change["resets"])
+
+        def step(here: Progress) -> Progress:
+            is_this = here.resets == number and here.going_back is not None
+            return crossing.gone_back(here) if is_this else here
+
+        self._note_progress(change, step)
+
+    def _note_progress(self, change: Json, step: Callable[[Progress], Progress]) -> None:
+        """Change how far a consumer group is at a place, as `store.crossing` says."""
+        group, topic, queue = str(change["group"]), str(change["topic"]), int(change["queue"])
+        key, before = (topic, group), self.progress_of(group, topic, queue)
+        after = step(before)
+        if after == before:
+            return
+        if after.committed != before.committed or after.going_back is not None:
+            self._note_done(key, queue, ())
+        if after.committed is not None:
+            self.offsets.setdefault(key, {})[queue] = after.committed
+        else:
+            self.offsets.get(key, {}).pop(queue, None)
+        if after.resets:
+            rows = self.moves.resets.setdefault(key, {})
+            rows[queue] = Resets(after.resets, after.going_back)
+        self.moved.add((topic, group, queue))
+        self.gates.add((topic, group, queue))
 
     def _apply_delays(self, change: Json) -> None:
         for level, offset in change["offsets"].items():
@@ -442,6 +499,35 @@ class Metadata:
     def committed(self, group: str, topic: str, queue_id: int) -> int:
         """Committed offset, -1 for none."""
         return self.offsets.get((topic, group), {}).get(queue_id, -1)
+
+    def progress_of(self, group: str, topic: str, queue_id: int) -> Progress:
+        """How far a consumer group is at a place; not what only a mastership knows of it."""
+        committed = self.offsets.get((topic, group), {}).get(queue_id)
+        rows = self.moves.resets.get((topic, group))
+        resets = rows.get(queue_id, Resets()) if rows else Resets()
+        return Progress(committed, resets.number, going_back=resets.going_back)
+
+    def may_read(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a consumer group is given messages of a queue, and its commits there count.
+
+        False for a guest as long as the group has not committed the ends of all spans before it.
+        """
+        guests = self.moves.guests.get(topic)
+        if not guests and not self.moves.resets:
+            return True
+        is_guest = guests is not None and queue_id in guests
+        return crossing.may_read(self.progress_of(group, topic, queue_id), is_guest)
+
+    def readable(self, group: str, topic: str) -> Sequence[int]:
+        """The queues of a topic that a consumer group may read here; none of a topic that is not
+        there. group: empty for a reader without one, who may read all of them.
+        """
+        config = self.topics.get(topic)
+        names = range(config.queues if config is not None else 0)
+        if not self.moves.guests and not self.moves.resets:
+            return names
+        found = [*names, *self.moves.open_guests(topic)]
+        return found if not group else [q for q in found if self.may_read(group, topic, q)]
 
     @property
     def empty(self) -> bool:

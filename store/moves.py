@@ -7,7 +7,7 @@ contradict each other the first one counts: a log may hold those of a master tha
 not know.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -43,6 +43,13 @@ class Guest:
     revoked: bool = False
 
 
+class Resets(NamedTuple):
+    """The resets of a consumer group in a queue: see `store.crossing.Progress`."""
+
+    number: int = 0
+    going_back: int | None = None
+
+
 class Closed(NamedTuple):
     """Why a queue takes no messages, and where it continues; None: not known here."""
 
@@ -52,10 +59,11 @@ class Closed(NamedTuple):
 
 @dataclass(slots=True)
 class Moves:
-    """Seals and guests, by topic and queue id."""
+    """Seals and guests, by topic and queue id; resets across them, by topic, group and queue id."""
 
     seals: dict[str, dict[int, Seal]] = field(default_factory=dict)
     guests: dict[str, dict[int, Guest]] = field(default_factory=dict)
+    resets: dict[tuple[str, str], dict[int, Resets]] = field(default_factory=dict)
 
     def seal_of(self, topic: str, queue_id: int) -> Seal | None:
         """The seal of a queue."""
@@ -74,6 +82,11 @@ class Moves:
         """The guest that a move reserved, whatever became of it."""
         found = self.guests.get(topic, {}).items()
         return next(((queue_id, one) for queue_id, one in found if one.move == move), None)
+
+    def open_guests(self, topic: str) -> list[int]:
+        """The open guests of a topic, by their ids."""
+        guests = self.guests.get(topic, {}).items()
+        return sorted(queue_id for queue_id, guest in guests if guest.first is not None)
 
     def opened(self) -> Iterator[tuple[QueueKey, int]]:
         """The open guests, and their first offsets."""
@@ -127,6 +140,12 @@ class Moves:
         """Forget a topic that was deleted, or is made again."""
         self.seals.pop(topic, None)
         self.guests.pop(topic, None)
+        self.forget_resets(lambda key: key[0] == topic)
+
+    def forget_resets(self, gone: Callable[[tuple[str, str]], bool]) -> None:
+        """Forget the resets of a topic, or of a consumer group. gone: of a topic and a group."""
+        for key in [key for key in self.resets if gone(key)]:
+            del self.resets[key]
 
     # -- snapshots -----------------------------------------------------------------------------
 
@@ -143,7 +162,12 @@ class Moves:
             }
             for topic, rows in sorted(self.guests.items())
         }
-        return {"seals": seals, "guests": guests} if seals or guests else {}
+        resets = {
+            f"{topic}@{group}": {str(q): list(one) for q, one in sorted(rows.items())}
+            for (topic, group), rows in sorted(self.resets.items())
+        }
+        found = {"seals": seals, "guests": guests} if seals or guests else {}
+        return {**found, "resets": resets} if resets else found
 
     @staticmethod
     def from_rows(value: Json) -> "Moves":
@@ -160,6 +184,10 @@ class Moves:
             opened = None if first is None else _offset(first)
             guest = Guest(_place(group, of), _place(before, at), str(move), opened, bool(revoked))
             made.guests.setdefault(topic, {})[q] = guest
+        for key, q, (number, back) in _rows_of(value.get("resets")):
+            topic, _, group = key.partition("@")
+            going_back = None if back is None else _offset(back)
+            made.resets.setdefault((topic, group), {})[q] = Resets(_offset(number), going_back)
         return made
 
     def copy(self) -> "Moves":
@@ -167,11 +195,12 @@ class Moves:
         return Moves(
             {topic: dict(rows) for topic, rows in self.seals.items()},
             {topic: dict(rows) for topic, rows in self.guests.items()},
+            {key: dict(rows) for key, rows in self.resets.items()},
         )
 
     def take(self, other: "Moves") -> None:
         """Take the rows of other tables."""
-        self.seals, self.guests = other.seals, other.guests
+        self.seals, self.guests, self.resets = other.seals, other.guests, other.resets
 
 
 # -- the records of a master, as `Moves` reads them ------------------------------------------------

@@ -95,8 +95,8 @@ class Receiver:
         config = self._core.admission.readable_queue(topic, queue_id)
         if request.batch_size < 1:
             raise Refused(Code.BAD_REQUEST, f"batch size {request.batch_size} is below 1")
-        if queue_id >= config.queues:
-            raise Refused(Code.BAD_REQUEST, f"{topic} has queues 0..{config.queues - 1}")
+        if queue_id >= config.read_queues:
+            raise Refused(Code.BAD_REQUEST, f"{topic} has queues 0..{config.read_queues - 1}")
         subscriber = self._lite.subscriber(client, group, topic)
         wanted = PopRequest(
             group,

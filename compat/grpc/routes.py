@@ -116,19 +116,32 @@ class Routes:
         return endpoints_of([end for end in dict.fromkeys(found) if end])
 
     def queues(
-        self, resource: Resource, config: TopicConfig, here: Endpoints, *, any_queue: bool = False
+        self, resource: Resource, config: TopicConfig, here: Endpoints, *, group: str = ""
     ) -> list[MessageQueue]:
-        """All queues of a topic, in a stable order. any_queue: the broker as a whole instead."""
-        return [
-            MessageQueue(
-                topic=resource,
-                id=number,
-                permission=_PERMISSIONS.get(config.perm, definition.Permission.NONE),
-                broker=definition.Broker(name=self._broker.group, id=0, endpoints=here),
-                accept_message_types=accepted_types(config),
-            )
-            for number in ([ANY_QUEUE] if any_queue else range(config.queues))
-        ]
+        """The queues of a topic, in a stable order; guests are there to be read alone.
+
+        group: a consumer group, for those that it may read; empty: all.
+        """
+        numbers = self._broker.metadata.tables.readable(group, config.name)
+        return [self._queue(resource, config, here, number) for number in numbers]
+
+    def any_queue(
+        self, resource: Resource, config: TopicConfig, here: Endpoints
+    ) -> list[MessageQueue]:
+        """The broker as a whole, for groups that get any message of any queue."""
+        return [self._queue(resource, config, here, ANY_QUEUE)]
+
+    def _queue(
+        self, resource: Resource, config: TopicConfig, here: Endpoints, number: int
+    ) -> MessageQueue:
+        perm = config.perm if number < config.queues else config.perm & PERM_READ
+        return MessageQueue(
+            topic=resource,
+            id=number,
+            permission=_PERMISSIONS.get(perm, definition.Permission.NONE),
+            broker=definition.Broker(name=self._broker.group, id=0, endpoints=here),
+            accept_message_types=accepted_types(config),
+        )
 
 
 async def replies_of_groups(

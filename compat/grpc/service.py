@@ -260,7 +260,11 @@ class MessagingService(rpc.MessagingServiceServicer):
             config = self._routes.topic(topic_of(request.topic))
             here = self._here(request, context)
             # Assigned is each queue, where messages are ordered, or the broker as a whole.
-            queues = self._routes.queues(request.topic, config, here, any_queue=not fifo)
+            if fifo:
+                group = group_of(request.group)
+                queues = self._routes.queues(request.topic, config, here, group=group)
+            else:
+                queues = self._routes.any_queue(request.topic, config, here)
             assignments = [definition.Assignment(message_queue=queue) for queue in queues]
             return service.QueryAssignmentResponse(status=OK, assignments=assignments)
 

@@ -129,7 +129,8 @@ class Registrations:
     def _rows(self, topics: Mapping[str, TopicConfig]) -> Iterator[RegisteredTopic]:
         for name, one in topics.items():
             if not is_system_topic(name):
-                yield RegisteredTopic(name, one.queues, one.perm, one.sysflag, one.order)
+                settings = one.perm, one.sysflag, one.order, one.guests
+                yield RegisteredTopic(name, one.queues, *settings)
         others: Iterable[tuple[str, tuple[int, int]]] = self._others.items()
         for name, (queues, perm) in others:
             if name not in topics:

@@ -87,7 +87,8 @@ class Routes:
         broker = self._broker
         config = broker.metadata.topics.get(topic)
         if config is not None:
-            return TopicQueues(broker.group, config.queues, config.perm, config.sysflag)
+            settings = config.perm, config.sysflag, config.guests
+            return TopicQueues(broker.group, config.queues, *settings)
         if retried_group(broker, topic):
             return TopicQueues(broker.group, 1, PERM_READ | PERM_WRITE)
         if (unmade := default_topics(broker).get(topic)) is not None:

@@ -1,7 +1,7 @@
 """The Admin service: topics, groups, quotas, status."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -353,17 +353,15 @@ class AdminService(stubs.AdminServicer):
             ]
         )
 
-    def _places(self, request: wire.ResetGroupRequest, queues: int) -> dict[int, int]:
+    def _places(self, request: wire.ResetGroupRequest, queues: Sequence[int]) -> dict[int, int]:
         """The queue offsets that a request sets a group to, by queue id. Raises BadRequest."""
         topic, wanted = request.topic, request.offset
         if not request.HasField("offset"):
             at = start_of(request)
-            return {
-                queue: offset_at(self._broker.core, topic, queue, at) for queue in range(queues)
-            }
+            return {queue: offset_at(self._broker.core, topic, queue, at) for queue in queues}
         if wanted < 0:
             raise sdk.BadRequest(f"offset {wanted} is negative")
-        ranges = {queue: self._store.queue_range(topic, queue) for queue in range(queues)}
+        ranges = {queue: self._store.queue_range(topic, queue) for queue in queues}
         return {queue: min(max(wanted, low), high) for queue, (low, high) in ranges.items()}
 
     @unary
@@ -557,8 +555,8 @@ class AdminService(stubs.AdminServicer):
         topic = self._known_topic(request.topic)
         if request.key:
             return await self._tracking.with_key(request.topic, request.key)
-        if not 0 <= request.queue_id < topic.queues:
-            raise sdk.BadRequest(f"{request.topic} has queues 0..{topic.queues - 1}")
+        if not 0 <= request.queue_id < topic.read_queues:
+            raise sdk.BadRequest(f"{request.topic} has queues 0..{topic.read_queues - 1}")
         return await self._tracking.at(request.topic, request.queue_id, request.queue_offset)
 
     # -- messages that wait --------------------------------------------------------------------

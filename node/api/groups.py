@@ -67,13 +67,10 @@ class GroupsService(stubs.GroupsServicer):
         if retried in self._metadata.topics:
             own.add(retried)
         topics = {*own, *self._groups.topics(request.group)}
-        counts = {
-            topic: self._metadata.topics[topic].queues
-            for topic in topics
-            if topic in self._metadata.topics
-        }
+        tables = self._metadata.tables
+        readable = {topic: tables.readable(request.group, topic) for topic in topics}
         strategy = check_strategy(request.strategy)
-        wish = Wish(strategy, _rooms(request.rooms), _queues(request.wanted, counts))
+        wish = Wish(strategy, _rooms(request.rooms), _queues(request.wanted, readable))
         # Nothing is waited for from here on: the mastership may change meanwhile.
         epoch, before = self._admission.masterships()
         assignment = self._groups.heartbeat(
@@ -81,7 +78,7 @@ class GroupsService(stubs.GroupsServicer):
             request.member_id,
             Heartbeat(
                 tuple(sorted(own)),
-                _queues(request.owned, counts),
+                _queues(request.owned, readable),
                 request.session_ms,
                 wish,
                 outdated=0 < request.epoch < before,
@@ -89,7 +86,7 @@ class GroupsService(stubs.GroupsServicer):
                 expression=request.sql or request.tags[:EXPRESSION_CHARACTERS_MAX],
                 is_sql=bool(request.sql),
             ),
-            counts,
+            readable,
             self._core.times.mono_ms(),
         )
         if assignment is None:
@@ -111,8 +108,17 @@ class GroupsService(stubs.GroupsServicer):
 
     @unary
     async def Commit(self, request: wire.CommitRequest, context: Caller) -> wire.CommitReply:
-        """Commit offsets, unless a queue has gone to another member."""
+        """Commit offsets, unless a queue has gone to another member.
+
+        What a member commits in a queue that its group may not read yet changes nothing.
+        """
         queues = {(one.topic, one.queue_id): one.offset for one in request.offsets}
+        for topic, queue_id in () if request.member_id else queues:
+            if not self._metadata.tables.may_read(request.group, topic, queue_id):
+                raise sdk.BadRequest(
+                    f"group {request.group[:255]!r} has not come to {topic}/{queue_id} yet: it "
+                    "reads what is before the seam first"
+                )
         await self._offsets.commit(request.group, queues, request.member_id, request.forward)
         return wire.CommitReply()
 
@@ -194,10 +200,13 @@ class GroupsService(stubs.GroupsServicer):
         )
 
 
-def _queues(refs: Sequence[wire.QueueRef], counts: Mapping[str, int]) -> frozenset[Queue]:
+def _queues(
+    refs: Sequence[wire.QueueRef], readable: Mapping[str, Sequence[int]]
+) -> frozenset[Queue]:
     """Names that exist: members are remembered, and what they name must have an end."""
+    known = {topic: frozenset(queues) for topic, queues in readable.items()}
     named = ((ref.topic, ref.queue_id) for ref in refs[:QUEUES_MAX])
-    return frozenset(queue for queue in named if 0 <= queue[1] < counts.get(queue[0], 0))
+    return frozenset(queue for queue in named if queue[1] in known.get(queue[0], ()))
 
 
 def _rooms(rooms: Sequence[str]) -> tuple[str, ...]:

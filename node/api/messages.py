@@ -108,7 +108,9 @@ class MessagesService(stubs.MessagesServicer):
         log, appends = self._parts.log, self._parts.appends_of_call()
         if not log.waits:
             async for request in requests:
-                reply, _ = appends.append(request, host)
+                reply, known = appends.append(request, host)
+                if known is not None:  # another group stores it
+                    appends.settled(reply, await known)
                 try:
                     await context.write(reply)
                 finally:
@@ -140,7 +142,7 @@ class MessagesService(stubs.MessagesServicer):
         reader, limits = self._parts.reader, self._parts.limits
         topic = self._admission.readable_queue(request.topic, request.queue_id)
         key = (request.topic, request.queue_id)
-        check_place(key, topic.queues, request.queue_offset)
+        check_place(key, topic.read_queues, request.queue_offset)
         chosen = wanted(request.tags, request.sql)
         count = min(request.max_messages or limits.pull_messages_max, limits.pull_messages_max)
         size = min(request.max_bytes or limits.pull_bytes_max, limits.pull_bytes_max)
@@ -420,7 +422,7 @@ class _Subscription:
     def _add(self, begin: wire.QueueOffset, number: int) -> None:
         topic = self._parts.core.admission.readable_queue(begin.topic, begin.queue_id)
         key = (begin.topic, begin.queue_id)
-        check_place(key, topic.queues, begin.offset)
+        check_place(key, topic.read_queues, begin.offset)
         cursor = self._cursors.get(key)
         if cursor is None:
             if len(self._cursors) >= QUEUES_PER_SUBSCRIPTION_MAX:

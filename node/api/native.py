@@ -56,7 +56,7 @@ def groups_of(broker: Broker) -> GroupsService:
 def changes_of(broker: Broker, guard: Guard | None) -> Changes:
     """The changes that operators make. guard: None where there are no users."""
     operator_changes = OperatorChanges(broker.log.caught_up, broker.admission, guard, broker.audit)
-    groups = Groups(broker.core, operator_changes, broker.pop, broker.groups, broker.members)
+    groups = Groups(broker.core, operator_changes, broker.pop, broker.crossings, broker.members)
     return Changes(Topics(broker.core, operator_changes), groups)
 
 

@@ -5,7 +5,7 @@ only after its reader has released it or is gone: reading a queue is holding its
 consumption needs no other lock.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duolog import _errors as sdk
@@ -135,12 +135,12 @@ class GroupCoordinator:
         group_name: str,
         member_id: str,
         beat: Heartbeat,
-        queue_counts: dict[str, int],
+        queues: Mapping[str, Sequence[int]],
         mono_ms: MonoMs,
     ) -> Assignment | None:
         """Renew a member; None if the group is full.
 
-        queue_counts: queues of every topic that any member of the group reads and that exists.
+        queues: that the group may read, of every topic that any of its members reads.
 
         Raises BadRequest if its strategy is not the one of the other members.
         """
@@ -166,7 +166,7 @@ class GroupCoordinator:
         member.expires_ms = MonoMs(mono_ms + session)
         member.not_polled = beat.not_polled
         member.expression, member.is_sql = beat.expression, beat.is_sql
-        target = self._share(group, member_id, queue_counts)
+        target = self._share(group, member_id, queues)
         held = self._held_by_others(group, member_id)
         foreign = beat.owned if beat.outdated else beat.owned & held
         member.owned = set(beat.owned - foreign)  # an expired member may not know it
@@ -185,12 +185,14 @@ class GroupCoordinator:
             sorted(foreign),
         )
 
-    def _share(self, group: Group, member_id: str, queue_counts: dict[str, int]) -> list[Queue]:
+    def _share(
+        self, group: Group, member_id: str, readable: Mapping[str, Sequence[int]]
+    ) -> list[Queue]:
         share: list[Queue] = []
         member = group.members[member_id]
         for topic in member.topics:
             readers = {name: m.wish for name, m in group.members.items() if topic in m.topics}
-            queues = [(topic, queue) for queue in range(queue_counts.get(topic, 0))]
+            queues = [(topic, queue) for queue in readable.get(topic, ())]
             deal = Deal(queues, readers, self._replica_group)
             # Some member must read what members sent back, whichever topics they name.
             retried = topic.startswith(RETRY_PREFIX)

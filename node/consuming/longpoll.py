@@ -26,7 +26,10 @@ MESSAGE_BYTES = 64  # of columns, for each message
 
 
 def check_place(key: QueueKey, queues: int, offset: int) -> None:
-    """Raise BadRequest for a queue that does not exist or a negative offset."""
+    """Raise BadRequest for a queue that does not exist or a negative offset.
+
+    queues: that readers may name.
+    """
     topic, queue_id = key
     if not 0 <= queue_id < queues:
         raise sdk.BadRequest(f"queue {queue_id}: {topic} has queues 0..{queues - 1}")

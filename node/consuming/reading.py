@@ -76,9 +76,13 @@ class Reader:
     ) -> GetResult:
         """Read what a selection allows, from an offset on.
 
+        A group finds nothing in a queue that it may not read yet (`Metadata.may_read`).
+
         Raises NotMaster if a slave would skip messages: the master may have what is missing or was
         removed here, and a group that skipped it would never see it.
         """
+        if selection.group and not self._core.metadata.tables.may_read(selection.group, *key):
+            return self._nothing(offset)
         chosen = selection.filter
         count = min(selection.messages_max, chosen.at_once)
         bits = self._filters.bits(selection.group, key[0], chosen)
@@ -96,6 +100,12 @@ class Reader:
         if result.count or not self._replication.may_be_behind():
             return result
         return result.where_behind(start)
+
+    @staticmethod
+    def _nothing(offset: int) -> GetResult:
+        """What a group finds in a queue that it may not read yet: it goes on at the same place."""
+        at = QueueOffset(offset)
+        return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, at, at, at)
 
     def delivered(self, key: QueueKey, group: str, result: GetResult) -> None:
         """Count and trace what a read found, as it goes to a client.

@@ -105,6 +105,10 @@ class Admission:
             topic = self._metadata.auto_create(name, queues, owner)
         return topic
 
+    def is_behind(self) -> bool:
+        """Whether this node may still lack what its group confirmed."""
+        return self._replication.may_be_behind()
+
     def refuses(self) -> bool:
         """Whether every put is refused now."""
         return self.closed() is not None or not self._store.writeable
@@ -216,7 +220,7 @@ class Admission:
     def readable_queue(self, name: str, queue_id: int) -> TopicConfig:
         """`readable_topic` for a queue; NotMaster if the master may have added it meanwhile."""
         topic = self.readable_topic(name)
-        if queue_id >= topic.queues:
+        if queue_id >= topic.read_queues:
             self.check_knows()
         return topic
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from duolog import _errors as sdk
 
 from duolog_server.ha.groupstate import MOVES, View
+from duolog_server.ha.guarantee import Guarantee
 from duolog_server.ha.mover import State
 from duolog_server.node.moving.moveservice import Progress
 from duolog_server.store.metadata import TopicConfig, is_nodes_topic
@@ -119,10 +120,25 @@ def _check_target(wanted: Wanted, source: Source) -> None:
                 f"{', '.join(older)}. Upgrade and start them; forget those that are gone for good "
                 "(duolog cluster forget)"
             )
+    if view.guarantee is not None and here in source.views:
+        _check_guarantee(source.views[here].guarantee, view.guarantee, (here, there))
     if view.master is None:
         raise sdk.Busy(
             f"replica group {there} has no master now: nothing can move there until it has one"
         )
+
+
+def _check_guarantee(ours: Guarantee | None, theirs: Guarantee, groups: tuple[str, str]) -> None:
+    """What was acknowledged here must not be acknowledged for less there."""
+    weaker = theirs.weaker_than(ours) if ours is not None else []
+    if ours is None or not weaker:
+        return
+    wanted, found = ours.settings(), theirs.settings()
+    told = ", ".join(f"{name} {found[name]} instead of {wanted[name]}" for name in weaker)
+    raise sdk.BadRequest(
+        f"replica group {groups[1]} promises less of what it acknowledges than {groups[0]}: "
+        f"{told}. Raise it first: duolog cluster set-guarantee, at a node of {groups[1]}"
+    )
 
 
 def _last(wanted: Wanted, known: Sequence[Progress]) -> Progress | None:

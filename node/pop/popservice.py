@@ -10,7 +10,7 @@ delivered messages that were not yet recorded as done are delivered again (at le
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -364,17 +364,27 @@ class PopService:
             yield from request.subscriber.sources(request.attempt_id)
             return
         topics = self._core.metadata.topics
-        queues = topics[request.topic].queues
+        queues = self._core.metadata.tables.readable(request.group, request.topic)
         retry = retry_topic(request.group, request.topic)
         retry_queues = topics[retry].queues if retry in topics else 0
         if self._by_priority(request):
-            yield from ((request.topic, queue) for queue in reversed(range(queues)))
+            yield from (
+                (request.topic, queue) for queue in reversed(self._by_name(request, queues))
+            )
             yield from ((retry, queue) for queue in reversed(range(retry_queues)))
             return
-        first = request.queue_id if request.queue_id >= 0 else turn
-        rotated = [(request.topic, (first + k) % queues) for k in range(queues)]
+        asked, count = request.queue_id, len(queues)
+        first = turn if asked < 0 else queues.index(asked) if asked in queues else asked
+        rotated = [(request.topic, queues[(first + k) % count]) for k in range(count)]
         again = [(retry, queue) for queue in range(retry_queues)]
         yield from again + rotated if turn % RETRY_FIRST_EVERY == 0 else rotated + again
+
+    def _by_name(self, request: PopRequest, queues: Sequence[int]) -> Sequence[int]:
+        """Queues in the order of their names, which are the priorities of their messages."""
+        guests = self._core.metadata.tables.moves.guests.get(request.topic)
+        if not guests:
+            return queues
+        return sorted(queues, key=lambda one: guests[one].name.queue_id if one in guests else one)
 
     def _by_priority(self, request: PopRequest) -> bool:
         """Whether a request gets the highest priority first, and retries after all others.
@@ -553,7 +563,7 @@ class PopService:
         copies = config.queues if config.message_type == PRIORITY else 1
         if retry in topics:  # it may be of a time when the topic had priorities
             copies = max(copies, topics[retry].queues)
-        queues = (request.topic, config.queues), (retry, copies)
+        queues = (request.topic, config.read_queues), (retry, copies)
         return [(topic, queue) for topic, count in queues for queue in range(count)]
 
     def _watch(self, request: PopRequest, line: Line) -> None:
@@ -561,6 +571,15 @@ class PopService:
         for key in self._watched(request):  # the topic may have more queues now
             line.watched.add(key)
             self._core.board.watch(key, line)
+
+    def gates_changed(self, readers: Collection[tuple[str, str, int]]) -> None:
+        """Groups may read queues, or no longer: topics, groups, queue ids. Their polls look."""
+        for topic, group, queue_id in readers:
+            line = self._lines.get((group, topic))
+            if line is not None and line.polls:
+                line.watched.add((topic, queue_id))
+                self._core.board.watch((topic, queue_id), line)
+                line.set_all()
 
     def _unwatch(self, request: PopRequest, line: Line) -> None:
         line.polls -= 1

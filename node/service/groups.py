@@ -1,19 +1,19 @@
 """Consumer groups as operators change them, and the offsets that groups commit."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
-from duolog_server.node.consuming.groups import GroupCoordinator
 from duolog_server.node.core.core import Core
 from duolog_server.node.identity.access.rules import Facts, need, reads, sees_topic
 from duolog_server.node.identity.rights.resources import Action, Need, group
+from duolog_server.node.moving.crossings import Crossings
 from duolog_server.node.pop.liteservice import bound, bound_topic, is_exclusive
 from duolog_server.node.pop.popservice import PopService
 from duolog_server.node.service.operatorchanges import OperatorChange, OperatorChanges
-from duolog_server.store.metadata import LITE, Json, check_group, new_group
+from duolog_server.store.metadata import LITE, Json, TopicConfig, check_group, new_group
 
 RETRY_TIMES_MAX = 1000
 REQUEST_MODES = "messageRequestModes"  # in a group's settings: by topic, where it is not PULL
@@ -47,14 +47,14 @@ class Reset:
     """Where a group continues in a topic.
 
     Attributes:
-        place: computes the new offsets, by queue, from the number of queues.
+        place: computes the new offsets, by queue, from the queues that the group has come to.
         shown: the request's fields, for the audit log.
         told: notifies members that keep their own offsets; returns whether there are any.
     """
 
     group: str
     topic: str
-    place: Callable[[int], dict[int, int]]
+    place: Callable[[Sequence[int]], dict[int, int]]
     shown: Mapping[str, object]
     told: Callable[[dict[int, int]], bool] = lambda offsets: False
 
@@ -67,14 +67,14 @@ class Groups:
         core: Core,
         changes: OperatorChanges,
         pop: PopService,
-        coordinator: GroupCoordinator,
+        crossings: Crossings,
         members: Callable[[str], int],
     ) -> None:
         """members: counts the members that a group has now, by all protocols."""
         self._core = core
         self._changes = changes
         self._pop = pop
-        self._coordinator = coordinator
+        self._crossings = crossings
         self._members = members
 
     async def put(self, address: str, name: str, settings: GroupSettings) -> None:
@@ -149,7 +149,7 @@ class Groups:
         """Whether there is a group, or members of one. Raises NotMaster."""
         if name in self._core.admission.group_tables().groups:
             return True
-        return self._coordinator.members(name, self._core.times.mono_ms()) > 0
+        return self._members(name) > 0
 
     def check_exists(self, name: str) -> None:
         """Raise UnknownGroup, NotMaster."""
@@ -166,10 +166,18 @@ class Groups:
             self.check_exists(name)
             await self._core.metadata.delete_group(name)
 
+    def _come_to(self, name: str, topic: TopicConfig) -> list[int]:
+        """The queues of a topic but guests that a group has not come to: it skips nothing there."""
+        tables = self._core.metadata.tables
+        committed = tables.offsets.get((topic.name, name), {})
+        found = tables.readable("", topic.name)
+        return [queue for queue in found if queue < topic.queues or queue in committed]
+
     async def reset(self, address: str, reset: Reset) -> dict[int, int]:
         """Set the offsets of a group, and create it if it is missing; the new offsets, by queue.
 
-        Raises UnknownTopic, Busy where the group has members, and as `put`.
+        Where queues have moved, it reads nothing behind a seam until it has come there again: see
+        `Crossings.reset`. Raises UnknownTopic, Busy where the group has members, and as `put`.
         """
         name, topic, admission = reset.group, reset.topic, self._core.admission
         change = OperatorChange(
@@ -180,13 +188,15 @@ class Groups:
         )
         async with self._changes.taken(address, change):
             check_group(name)
-            offsets = reset.place(admission.known_topic(topic).queues)
+            offsets = reset.place(self._come_to(name, admission.known_topic(topic)))
             if reset.told(offsets):
+                await self._crossings.reset(name, topic, offsets)
                 return offsets
             if self._members(name):
                 raise sdk.Busy(f"group {name} has members: stop them first")
             if name not in admission.group_tables().groups:
                 await self._core.metadata.put_group(new_group(name))
+            offsets = await self._crossings.reset(name, topic, offsets)
             await self._pop.reset(name, {topic: offsets})
         return offsets
 

@@ -22,7 +22,7 @@ class Offsets:
 
     def check_place(self, key: QueueKey, offset: int = 0) -> QueueKey:
         """A queue that may be read. Raises UnknownTopic, NoPermission, NotMaster, BadRequest."""
-        check_place(key, self._core.admission.readable_queue(*key).queues, offset)
+        check_place(key, self._core.admission.readable_queue(*key).read_queues, offset)
         return key
 
     async def commit(

@@ -242,7 +242,9 @@ def stored_and_named(broker: Broker, patch: pytest.MonkeyPatch) -> None:
 
 def two_readers(broker: Broker, patch: pytest.MonkeyPatch) -> None:
     for member in "ab":
-        broker.groups.heartbeat("G", member, Heartbeat(("T",)), {"T": 1}, broker.times.mono_ms())
+        broker.groups.heartbeat(
+            "G", member, Heartbeat(("T",)), {"T": range(1)}, broker.times.mono_ms()
+        )
     members = broker.groups._groups["G"].members
     members["a"].owned, members["b"].owned = {("T", 0)}, {("T", 0)}
     patch.setattr(broker.groups, "_groups", {"G": broker.groups._groups.pop("G")})

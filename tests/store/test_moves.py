@@ -175,7 +175,8 @@ def test_queues_that_rocketmq_adds_do_not_take_a_guest_for_their_own(read: int, 
 
 def test_what_a_group_committed_where_a_guest_begins_was_not_consumed_there() -> None:
     offsets = {"op": "offsets", "group": "G", "offsets": {"T": {"4": 70}}}
-    tables = changed(TOPIC, GUEST, OPEN, offsets)
+    crossed = {"op": "crossed", "group": "G", "topic": "T", "queue": 4, "offset": 70, "resets": 0}
+    tables = changed(TOPIC, GUEST, OPEN, crossed, offsets)
     assert consumed_of(tables) == {}
     changed({**offsets, "offsets": {"T": {"4": 71}}}, tables=tables)
     assert consumed_of(tables) == {("T", 4): 71}

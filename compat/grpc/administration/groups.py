@@ -1,7 +1,7 @@
 """Consumer groups: how far they are behind, the times of what they read, and setting them back."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
@@ -141,8 +141,8 @@ class Groups:
         if time_ms < 0:
             raise sdk.BadRequest(f"time is {time_ms} ms; it must not be negative")
 
-        def place(queues: int) -> dict[int, int]:
-            return {queue: offset_at(core, topic, queue, time_ms) for queue in range(queues)}
+        def place(queues: Sequence[int]) -> dict[int, int]:
+            return {queue: offset_at(core, topic, queue, time_ms) for queue in queues}
 
         wanted = Reset(group, topic, place, {"time": time_ms})
         await self._verbs.changes.groups.reset(peer.host.address, wanted)

@@ -58,6 +58,7 @@ class TopicQueues:
     queues: int
     perm: int
     sysflag: int = 0
+    guests: int = 0  # that are there to be read
 
 
 def topic_route(queues: TopicQueues, broker: BrokerAddresses, standard: bool) -> bytes:
@@ -65,7 +66,7 @@ def topic_route(queues: TopicQueues, broker: BrokerAddresses, standard: bool) ->
     row = {
         "brokerName": queues.broker_name,
         "perm": queues.perm,
-        "readQueueNums": queues.queues,
+        "readQueueNums": queues.queues + queues.guests,
         "topicSynFlag": queues.sysflag,
         "topicSysFlag": queues.sysflag,
         "writeQueueNums": queues.queues,
@@ -128,13 +129,14 @@ class RegisteredTopic:
     perm: int
     sysflag: int = 0
     order: bool = False
+    guests: int = 0  # that are there to be read
 
     def to_json(self) -> str:
         """Encode as a member of topicConfigTable."""
         row = {
             "order": self.order,
             "perm": self.perm,
-            "readQueueNums": self.queues,
+            "readQueueNums": self.queues + self.guests,
             "topicFilterType": "SINGLE_TAG",
             "topicName": self.name,
             "topicSysFlag": self.sysflag,
@@ -144,7 +146,8 @@ class RegisteredTopic:
 
     def to_text(self) -> bytes:
         """Encode as in the compressed form."""
-        return f"{self.name} {self.queues} {self.queues} {self.perm} SINGLE_TAG".encode()
+        read = self.queues + self.guests
+        return f"{self.name} {read} {self.queues} {self.perm} SINGLE_TAG".encode()
 
 
 class RegisterBody:

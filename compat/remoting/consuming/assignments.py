@@ -41,9 +41,10 @@ class Assignments:
         topic = self._core.metadata.topics.get(wanted.topic)
         if topic is None and wanted.topic.startswith(RETRY_PREFIX):
             return request.answer(0, body=assigned(None, PULL))  # nothing was retried yet
-        topic = topic or self._core.admission.known_topic(wanted.topic)
+        if topic is None:
+            self._core.admission.known_topic(wanted.topic)
         mode = self._mode(wanted)
-        queues = self._queues(wanted, topic.queues, mode)
+        queues = self._queues(wanted, mode)
         names = [QueueName(wanted.topic, self._broker.group, queue) for queue in queues or ()]
         return request.answer(0, body=assigned(None if queues is None else names, mode))
 
@@ -51,20 +52,23 @@ class Assignments:
         row = self._core.metadata.tables.groups.get(wanted.group, {})
         return str(row.get(REQUEST_MODES, {}).get(wanted.topic, PULL))
 
-    def _queues(self, wanted: AssignmentQuery, count: int, mode: str) -> list[int] | None:
+    def _queues(self, wanted: AssignmentQuery, mode: str) -> list[int] | None:
         """A member's queues; None where its heartbeat is yet to come. Raises BadRequest."""
         ids = self._members.ids(wanted.group)
         if wanted.client_id not in ids:
             return None
         if mode == POP:
             return [ANY_QUEUE]  # all members share all queues
+        tables = self._core.metadata.tables
         if wanted.broadcasting:
-            return list(range(count))
+            return list(tables.readable("", wanted.topic))
         if wanted.strategy not in _STRATEGIES:
             raise sdk.BadRequest(
                 f"the node assigns queues by {', '.join(_STRATEGIES)}, not by "
                 f"{wanted.strategy[:80]!r}: let the client do it, with setClientRebalance(true)"
             )
-        all_queues = [(wanted.topic, queue) for queue in range(count)]
+        all_queues = [
+            (wanted.topic, queue) for queue in tables.readable(wanted.group, wanted.topic)
+        ]
         deal = Deal(all_queues, dict.fromkeys(ids, Wish()), self._broker.group)
         return [queue for _, queue in STRATEGIES[wanted.strategy](deal, wanted.client_id)]

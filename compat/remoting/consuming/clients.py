@@ -257,7 +257,7 @@ class Clients:
     def _is_here(self, queue: QueueName) -> bool:
         topic = self._core.metadata.topics.get(queue.topic)
         here = queue.broker_name == self._broker.group
-        return here and topic is not None and 0 <= queue.queue_id < topic.queues
+        return here and topic is not None and 0 <= queue.queue_id < topic.read_queues
 
     def unlock(self, request: Command) -> Command:
         """UNLOCK_BATCH_MQ."""

@@ -119,12 +119,17 @@ class Offsets:
     async def committed(self, peer: Peer, request: Command) -> Command:
         """QUERY_CONSUMER_OFFSET: the committed offset; without one, where a small queue begins.
 
+        Of a queue that the group may not read yet, it is the first offset: the client waits there,
+        and does not choose where it begins.
+
         Raises Refused (QUERY_NOT_FOUND): the client decides where it begins.
         """
         header = read_header(QueryOffsetRequest, request.fields)
         group, key = header.consumer_group, (header.topic, header.queue_id)
         await self._broker.log.caught_up()
         self._check_place(key)
+        if not self._core.admission.group_tables().may_read(group, *key):
+            return request.answer(0, fields={"offset": str(self._first(key))})
         offset = self._commits.newest(group, key)
         if offset < 0:
             offset = self._core.admission.group_tables().committed(group, *key)
@@ -133,6 +138,9 @@ class Offsets:
         if offset < 0 and not (header.set_zero_if_not_found and self._is_small(key)):
             raise Refused(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group is new")
         return request.answer(0, fields={"offset": str(max(0, offset))})
+
+    def _first(self, key: QueueKey) -> int:
+        return self._core.store.queue_range(*key)[0]
 
     async def _begin(self, peer: Peer, header: QueryOffsetRequest) -> int:
         """Fix where the group of a push consumer begins in a topic, in all of its queues, as the
@@ -178,7 +186,8 @@ class Offsets:
         RocketMQ's clients commit this some seconds later, where nothing came until then. lite: by
         LITE_PULL_MESSAGE; other clients that poll keep their offsets as they like.
         """
-        if self._core.metadata.tables.committed(group, *key) >= 0:
+        tables = self._core.metadata.tables
+        if tables.committed(group, *key) >= 0 or not tables.may_read(group, *key):
             return
         member = self._members.consumer(peer, group)
         if member is None or member.broadcasting or not (member.pushes or lite):
@@ -208,12 +217,16 @@ class Offsets:
         return request.answer(0)
 
     def commit(self, group: str, key: QueueKey, offset: int) -> None:
-        """A group commits an offset. Raises NotMaster, UnknownTopic, BadRequest, Busy."""
+        """A group commits an offset, which changes nothing in a queue that it may not read yet.
+
+        Raises NotMaster, UnknownTopic, BadRequest, Busy.
+        """
         self._core.admission.check_current()
         self._check_place(key, offset)
         if not self._core.metadata.has_group(group):
             raise sdk.BadRequest(f"group {group[:255]!r} does not exist: heartbeats create groups")
-        self._commits.note(group, key, offset)
+        if self._core.metadata.tables.may_read(group, *key):
+            self._commits.note(group, key, offset)
 
     async def end(self, request: Command) -> Command:
         """GET_MAX_OFFSET, GET_MIN_OFFSET."""

@@ -99,8 +99,8 @@ class Popping:
         config = self._core.admission.readable_queue(topic, max(-1, queue_id))
         if topic.startswith(RETRY_PREFIX):
             raise BadRequest(f"{topic} is not read by POP: pop the topic whose retries it has")
-        if queue_id >= config.queues:
-            raise BadRequest(f"{topic} has queues 0..{config.queues - 1}, not {queue_id}")
+        if queue_id >= config.read_queues:
+            raise BadRequest(f"{topic} has queues 0..{config.read_queues - 1}, not {queue_id}")
         if header.max_msg_nums < 1:
             raise BadRequest(f"the field maxMsgNums is {header.max_msg_nums}")
         _check_invisible(header.invisible_time)

@@ -113,7 +113,7 @@ class Pulling:
             reader,
             who.address,
             key,
-            self._selection(header, chosen, who),
+            self._selection(peer, header, chosen, who),
             lambda narrowed: poll(reader, key, start, narrowed, deadline),
         )
         found = await (self._unless_replaced(peer, header, reading) if is_held else reading)
@@ -186,13 +186,23 @@ class Pulling:
         most = self._broker.limits.poll_ms_max
         return max(0, min(header.suspend_timeout_millis, most)) / 1000
 
-    def _selection(self, header: PullRequest, chosen: MessageFilter, who: Who) -> Selection:
+    def _selection(
+        self, peer: Peer, header: PullRequest, chosen: MessageFilter, who: Who
+    ) -> Selection:
         count = max(1, min(header.max_msg_nums, MESSAGES_MAX))
         size = min(BYTES_MAX, self._broker.limits.pull_bytes_max)
         if header.max_msg_bytes > 0:
             size = min(size, header.max_msg_bytes)
         asked = who if self._core.throttle.on else None
-        return Selection(chosen, count, size, header.consumer_group, asked)
+        group = header.consumer_group
+        if self._core.metadata.tables.moves.guests and not self._shares(peer, group):
+            group = ""
+        return Selection(chosen, count, size, group, asked)
+
+    def _shares(self, peer: Peer, group: str) -> bool:
+        """Whether a client reads for its group; others keep their offsets, and read all queues."""
+        member = self._members.consumer(peer, group)
+        return member is not None and not member.broadcasting
 
     def _moved(self, request: Command, key: QueueKey) -> Command:
         """The answer to an offset before all: where the queue begins."""

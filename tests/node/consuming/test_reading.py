@@ -16,6 +16,7 @@ from duolog_server.node.identity.quotas.quota import Limit, Subject
 from duolog_server.node.identity.quotas.quotas import Wait
 from duolog_server.store.births import Births
 from duolog_server.store.kernels import decode
+from duolog_server.store.metadata import Metadata
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.reader import EMPTY_TABLE, GetMessageStatus, GetResult, Wanted
 
@@ -53,7 +54,9 @@ class Node:
             traffic=traffic,
             traces=None,
             board=None,
-            metadata=SimpleNamespace(has_group=lambda name: name == "g", births=Births()),
+            metadata=SimpleNamespace(
+                has_group=lambda name: name == "g", births=Births(), tables=Metadata()
+            ),
             throttle=SimpleNamespace(
                 may_read=self._may_read,
                 read=lambda who, topic, again: self.retry if again else None,

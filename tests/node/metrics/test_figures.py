@@ -316,7 +316,7 @@ async def test_a_scrape_makes_and_wakes_nothing(
     await client.admin.reset_group("g", "T", offset=0)
     await client.admin.put_group("h")
     now = broker.times.mono_ms()
-    broker.groups.heartbeat("m", "silent", Heartbeat(("T",), session_ms=1000), {"T": 4}, now)
+    broker.groups.heartbeat("m", "silent", Heartbeat(("T",), session_ms=1000), {"T": range(4)}, now)
     api = Api(node)
     assert len((await api.receive("h")).handles) == 3
     await until(lambda: ("T", "h") in broker.metadata.tables.offsets)

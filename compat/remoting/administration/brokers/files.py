@@ -28,7 +28,9 @@ class Files:
         header = read_header(ConsumeQueueRequest, request.fields)
         key = header.topic, header.queue_id
         await self._broker.log.caught_up()
-        check_place(key, self._broker.admission.readable_queue(*key).queues, max(0, header.index))
+        check_place(
+            key, self._broker.admission.readable_queue(*key).read_queues, max(0, header.index)
+        )
         low, high = self._broker.core.store.queue_range(*key)
         if not low <= header.index < high:
             raise BadRequest(

@@ -1,5 +1,6 @@
 """How far consumer groups are in the topics that they read."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from duolog import _errors as sdk
@@ -195,5 +196,5 @@ class Progress:
         return {queue: offset for queue, offset in sorted(table.items()) if queue < queues}
 
 
-def _all_of(row: dict[int, int], queues: int) -> dict[int, int]:
+def _all_of(row: dict[int, int], queues: Sequence[int]) -> dict[int, int]:
     return row

@@ -5,6 +5,7 @@ own: they get the place to continue from, stop, and commit that, as in RocketMQ.
 """
 
 import json
+from collections.abc import Sequence
 
 from duolog import Start
 from duolog import _errors as sdk
@@ -62,12 +63,11 @@ class Resets:
         )
         return bool(members)
 
-    def _wanted(self, header: ResetOffsetRequest, count: int) -> dict[int, int]:
+    def _wanted(self, header: ResetOffsetRequest, queues: Sequence[int]) -> dict[int, int]:
         """Queue offsets by queue id. Without force, no queue goes forward. Raises BadRequest."""
-        queues = range(count)
         if header.queue_id >= 0:
             if header.queue_id not in queues:
-                raise BadRequest(f"{header.topic} has queues 0..{count - 1}")
+                raise BadRequest(f"group {header.group[:255]!r} reads queues {list(queues)} here")
             queues = range(header.queue_id, header.queue_id + 1)
         tables = self._broker.admission.group_tables()
         found = {}

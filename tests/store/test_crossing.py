@@ -1,6 +1,6 @@
 """What lets a consumer group into a span; tests/sim/test_movemodel.py explores every order."""
 
-from duolog_server.ha.crossing import (
+from duolog_server.store.crossing import (
     Close,
     Crossed,
     Progress,

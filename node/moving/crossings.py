@@ -1,0 +1,291 @@
+"""Consumer groups cross the seams of queues: what a master tells the next place, and what it hears.
+
+`store.crossing` decides. A group that has committed the end of a sealed queue is reported to the
+next place until that answers; then it is known for this mastership. A reset to before a seam is
+noted in the log, has the later places closed, the last one first, and is done only then.
+"""
+
+import asyncio
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import structlog
+from duolog import _errors as sdk
+
+from duolog_server.node.core.core import Core
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.wire import moves_pb2 as wire
+from duolog_server.store import crossing
+from duolog_server.store.crossing import Close, Crossed, Progress
+from duolog_server.store.metadata import check_group
+from duolog_server.store.moves import Place, Seal
+
+log = structlog.get_logger("duolog.node")
+
+CALL_SECONDS = 3.0
+RETRY_SECONDS = 0.5  # until places that did not answer are called again
+SWEEP_SECONDS = 10.0  # between looks at all groups: commits are looked at when they come
+AT_ONCE = 16  # calls
+RESETS_MAX = 8  # times that a reset takes a later number before its caller is told to try again
+
+Reader = tuple[str, str, int]  # topic, consumer group, queue id, as in `Metadata.moved`
+
+
+class Others(Protocol):
+    """The masters of other replica groups."""
+
+    async def cross(
+        self, group: str, request: wire.CrossRequest, seconds: float
+    ) -> wire.CrossReply:
+        """The answer of the place behind a seam. Raises DuologError."""
+
+
+class Crossings:
+    """A part of a node: what it knows of groups at sealed queues while it is the master."""
+
+    def __init__(self, core: Core, others: Others) -> None:
+        self._core = core
+        self._metadata = core.metadata
+        self._others = others
+        self._crossed: dict[Reader, int] = {}  # see `Progress.crossed`; of this mastership
+        self._due: dict[Reader, None] = {}
+        self._sweep_is_due = True
+        self._wake = asyncio.Event()
+        core.metadata.offsets_moved.append(self._moved)
+        core.metadata.gates_changed.append(self._gates_changed)
+        core.metadata.sealed.append(self._sweep_soon)
+        core.metadata.group_deleted.append(lambda group: self._forget(1, group))
+        core.metadata.topic_deleted.append(lambda topic: self._forget(0, topic))
+
+    # -- life ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Report groups that have come to the ends of sealed queues, until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(RETRY_SECONDS if self._due else SWEEP_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._sweep_is_due |= not self._due
+            self._wake.clear()
+            await self._look()
+
+    def status(self) -> Mapping[str, int]:
+        """See Part."""
+        return {"group_crossings_pending": len(self._due)} if self._due else {}
+
+    def validate(self) -> str:
+        """See Part: what was answered is of sealed queues."""
+        seals = self._metadata.tables.moves
+        for topic, group, queue_id in self._crossed:
+            if seals.seal_of(topic, queue_id) is None:
+                return f"{group} has crossed at the end of {topic}/{queue_id}, which is not sealed"
+        return ""
+
+    def role_changed(self) -> None:
+        """See Part: the next place is told again, by this mastership."""
+        self._crossed.clear()
+        self._due.clear()
+        self._sweep_soon()
+
+    def _sweep_soon(self) -> None:
+        self._sweep_is_due = True
+        self._wake.set()
+
+    def _forget(self, at: int, name: str) -> None:
+        """A topic or a group was deleted: a new one of its name has crossed nothing."""
+        for table in (self._crossed, self._due):
+            for reader in [reader for reader in table if reader[at] == name]:
+                del table[reader]
+
+    def _moved(self, readers: Collection[Reader]) -> None:
+        seal_of = self._metadata.tables.moves.seal_of
+        for reader in readers:
+            if seal_of(reader[0], reader[2]) is not None:
+                self._due[reader] = None
+                self._wake.set()
+
+    def _gates_changed(self, readers: Collection[Reader]) -> None:
+        """Groups may read queues, or no longer: polls look again."""
+        self._core.board.arrived((topic, queue_id) for topic, _, queue_id in readers)
+
+    # -- the place before a seam ---------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Look at the groups that are due; those whose next place does not answer stay due."""
+        if not self._metadata.tables.moves.seals or not self._leads():
+            self._due.clear()
+            return
+        if self._sweep_is_due:
+            self._sweep_is_due = False
+            async for reader in Slices().each(self._readers()):
+                self._due[reader] = None
+        due, self._due = self._due, {}
+        silent: set[str] = set()  # replica groups, in this round
+        readers = list(due)
+        for first in range(0, len(readers), AT_ONCE):
+            async with asyncio.TaskGroup() as tasks:
+                for reader in readers[first : first + AT_ONCE]:
+                    tasks.create_task(self._step(reader, silent))
+
+    def _leads(self) -> bool:
+        try:
+            self._core.admission.check_current()
+        except sdk.NotMaster:
+            return False
+        return True
+
+    def _readers(self) -> Iterator[Reader]:
+        tables = self._metadata.tables
+        for topic, group in list(tables.offsets):
+            for queue_id in list(tables.moves.seals.get(topic, ())):
+                yield topic, group, queue_id
+
+    async def _step(self, reader: Reader, silent: set[str]) -> None:
+        seal = self._seal_of(reader)
+        if seal is None:
+            return
+        here, to = self._progress(reader), seal.following.group
+        told = crossing.to_tell(here, seal.end)
+        if told is None and here.going_back is None:
+            return
+        if to in silent:
+            self._due[reader] = None
+            return
+        try:
+            if told is None:
+                await self._go_back(reader)
+            else:
+                await self._tell(reader, seal, told)
+        except sdk.DuologError as error:
+            log.debug("a group does not cross yet", reader=reader, to=to, reason=str(error))
+            silent.add(to)
+            if self._leads():
+                self._due[reader] = None
+
+    async def _tell(self, reader: Reader, seal: Seal, told: Crossed) -> None:
+        await self._cross(reader, seal.following, crossed=told.offset, resets=told.resets)
+        here = self._progress(reader)  # a failover or a deletion may have come meanwhile
+        if self._seal_of(reader) is seal and self._leads() and here.committed is not None:
+            self._crossed[reader] = crossing.on_answer(here, told).crossed
+
+    def _seal_of(self, reader: Reader) -> Seal | None:
+        topic, _, queue_id = reader
+        return self._metadata.tables.moves.seal_of(topic, queue_id)
+
+    def _progress(self, reader: Reader) -> Progress:
+        topic, group, queue_id = reader
+        here = self._metadata.tables.progress_of(group, topic, queue_id)
+        return replace(here, crossed=self._crossed.get(reader, -1))
+
+    async def _cross(self, reader: Reader, to: Place, **what: Any) -> wire.CrossReply:
+        topic, group, _ = reader
+        row = self._metadata.tables.groups.get(group)
+        settings = json.dumps(row).encode() if row is not None else b""
+        request = wire.CrossRequest(
+            topic=topic, queue_id=to.queue_id, group=group, group_settings=settings, **what
+        )
+        return await self._others.cross(to.group, request, CALL_SECONDS)
+
+    async def _change(self, op: str, reader: Reader, **what: int) -> None:
+        topic, group, queue_id = reader
+        place = {"topic": topic, "group": group, "queue": queue_id}
+        await self._metadata.change({"op": op, **place, **what})
+
+    # -- resets --------------------------------------------------------------------------------
+
+    async def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Before a group is set to offsets of a topic: later places are closed to it where it goes
+        back to before a seam; the offsets that may be set.
+
+        A guest that the group has not come to is left out: it skips nothing. Raises DuologError
+        where a later place does not answer: the reset is noted then, and is done once it does.
+        """
+        tables, found = self._metadata.tables, dict[int, int]()
+        for queue_id, offset in offsets.items():
+            reader = topic, group, queue_id
+            seal, here = self._seal_of(reader), self._progress(reader)
+            is_guest = tables.moves.guest_of(topic, queue_id) is not None
+            begun = crossing.go_back(here, offset, is_guest)
+            if begun is None:
+                continue
+            found[queue_id] = offset
+            if seal is not None and (offset < seal.end or here.going_back is not None):
+                await self._change("go_back", reader, offset=offset, resets=begun.resets)
+                await self._go_back(reader)
+        return found
+
+    async def _go_back(self, reader: Reader) -> None:
+        """Close the later places of a reset that is noted, then do it. Raises DuologError."""
+        for _ in range(RESETS_MAX):
+            seal, here = self._seal_of(reader), self._progress(reader)
+            if seal is None or here.going_back is None:
+                return  # done, or the topic is gone
+            if crossing.to_close((0, seal.end), here.going_back):
+                there = await self._close(reader, seal, Close(here.resets))
+                found, closed = crossing.on_closed(here, there)
+                if not closed:
+                    offset = here.going_back
+                    await self._change("go_back", reader, offset=offset, resets=found.resets)
+                    continue
+            await self._change("gone_back", reader, resets=here.resets)
+            return
+        raise sdk.Busy(f"another reset of group {reader[1]} in {reader[0]} is under way")
+
+    async def _close(self, reader: Reader, seal: Seal, told: Close) -> Progress:
+        """What the next place knows of a group, once it was told to close."""
+        reply = await self._cross(reader, seal.following, close=True, resets=told.resets)
+        return Progress(seal.end if reply.open else None, reply.resets)
+
+    # -- the place behind a seam ---------------------------------------------------------------
+
+    async def hear(self, request: wire.CrossRequest) -> wire.CrossReply:
+        """A group comes, or a reset goes back to before this place: what is known here then.
+
+        Raises BadRequest, Unavailable where the place is not open, and as a change of metadata and
+        `OtherGroups.cross`.
+        """
+        self._core.admission.check_current()
+        reader = request.topic, request.group, request.queue_id
+        guest = self._metadata.tables.moves.guest_of(request.topic, request.queue_id)
+        if guest is None or guest.first is None:
+            place = f"{request.topic}/{request.queue_id}"
+            raise sdk.Unavailable(f"{place} continues no other queue here, or not yet")
+        if request.HasField("crossed"):
+            await self._come(request, reader, guest.first)
+        else:
+            reply = await self._closed_later(request, reader)
+            if reply is not None:
+                return reply
+            told = Close(request.resets)
+            here = self._progress(reader)
+            if crossing.on_close(here, told) != here:
+                await self._change("close", reader, resets=request.resets)
+        here = self._progress(reader)
+        return wire.CrossReply(resets=here.resets, open=here.committed is not None)
+
+    async def _come(self, request: wire.CrossRequest, reader: Reader, first: int) -> None:
+        if request.crossed != first:
+            raise sdk.BadRequest(
+                f"{request.topic}/{request.queue_id} begins at {first}, not at {request.crossed}"
+            )
+        check_group(request.group)
+        row = json.loads(request.group_settings) if request.group_settings else None
+        await self._metadata.ensure_group(request.group, row)
+        told, here = Crossed(request.crossed, request.resets), self._progress(reader)
+        if crossing.on_crossed(here, told) != here:
+            await self._change("crossed", reader, offset=told.offset, resets=told.resets)
+
+    async def _closed_later(
+        self, request: wire.CrossRequest, reader: Reader
+    ) -> wire.CrossReply | None:
+        """Close the places after this one; the answer of one that stays open, or None."""
+        seal = self._seal_of(reader)
+        if seal is None:
+            return None
+        there = await self._close(reader, seal, Close(request.resets))
+        if there.committed is None:
+            return None
+        return wire.CrossReply(resets=there.resets, open=True)

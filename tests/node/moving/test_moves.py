@@ -1,0 +1,68 @@
+"""Queues move between the masters of two replica groups, inside the test's process."""
+
+from pathlib import Path
+
+import pytest
+from duolog import _errors as sdk
+
+from duolog_server.ha.moverevents import Row
+from duolog_server.node.broker import Broker
+from duolog_server.node.moving.moveservice import Progress
+from duolog_server.serve.server import Node
+from duolog_server.store.columns import Columns
+from duolog_server.store.messagestore import PutBatch, PutResult
+from duolog_server.store.metadata import new_group
+from duolog_server.store.moves import Place
+from duolog_server.store.status import PutMessageStatus
+from tests.node.replicas import broker_of, start_groups
+from tests.nodefixtures import StartNode
+from tests.support import NOW
+
+A, B = "broker-a", "broker-b"
+
+
+@pytest.fixture
+async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
+    return await start_groups(start_node, tmp_path)
+
+
+async def make_topic(broker: Broker, queues: int = 2) -> None:
+    await broker.metadata.put_topic(broker.metadata.new_topic("T", queues, 6))
+
+
+async def put(broker: Broker, queue_id: int, *bodies: bytes) -> PutResult:
+    return await broker.log.put_and_wait(
+        PutBatch("T", queue_id, Columns.of(list(bodies)), NOW, accepted=True)
+    )
+
+
+async def moved(source: Broker, queue_id: int = 1, target: str = B) -> Progress:
+    progress = await source.moves.begin("T", queue_id, target)
+    assert progress.reason == ""
+    assert progress.state == "DONE"
+    return progress
+
+
+async def test_a_queue_moves_and_its_guest_begins_where_it_ends(nodes: dict[str, Node]) -> None:
+    a, b = broker_of(nodes[A]), broker_of(nodes[B])
+    await make_topic(a)
+    await make_topic(b, 4)
+    await a.metadata.put_group(new_group("G"))
+    await a.metadata.commit("G", {"T": {1: 1}})
+    await put(a, 1, b"0", b"1", b"2")
+    progress = await moved(a)
+    to = Place(B, 4)
+    assert (progress.to, progress.end, progress.name) == (to, 3, Place(A, 1))
+    refused = await put(a, 1, b"late")
+    assert (refused.status, refused.moved_to) == (PutMessageStatus.QUEUE_MOVED, to)
+    assert (await put(b, 4, b"3")).queue_offset == 3
+    assert b.metadata.has_group("G")
+    rows = await a.moves._rows.read_all()
+    assert [(key, seen.row) for key, seen in rows.items()] == [
+        (("T", Place(A, 1)), Row(Place(A, 1), to))
+    ]
+    assert await a.moves.begin("T", 1, B) == progress, "a second call joins"
+    with pytest.raises(sdk.BadRequest, match="continues at broker-b/4"):
+        await a.moves.begin("T", 1, "broker-c")
+    assert a.moves.progress("T") == [progress]
+    assert a.validate() == b.validate() == ""
