@@ -40,7 +40,7 @@ from duolog_server.node.moving.arrivals import Arrivals
 from duolog_server.node.moving.crossings import Crossings
 from duolog_server.node.moving.moveservice import Links, MoveService
 from duolog_server.node.moving.othergroups import NodeMarks, OtherGroups
-from duolog_server.node.moving.passing import Passing
+from duolog_server.node.moving.passing import Here, Passing
 from duolog_server.node.moving.queuerows import QueueRows
 from duolog_server.node.moving.target import MoveTarget
 from duolog_server.node.pop.liteservice import LiteService
@@ -161,14 +161,15 @@ class Broker:
         self.removal = QueueRemoval(self.log.file_work, self.background.start, self.metadata.exists)
         self.filters = ConsumerFilters(core, self.store.calculate_filter_bits)
         groups, start = self.other_groups, self.background.start
-        self.passing = Passing(self.log, self.admission, groups, self._source, start)
+        here = Here(self._source, self._last_here)
+        self.passing = Passing(self.log, self.admission, groups, here, start)
         self.arrivals = Arrivals(
             core, self.passing, self.store.store_host, lambda: self.dialects.remoting_host
         )
         self.outbox = Outbox(core, self.passing)
         self.delays = DelayService(core, self.store.delays_ms, self.outbox)
         self.transactions = TransactionService(core, config.transactions, self.outbox)
-        self.sends = Sends(core, self.passing, self.outbox, self.delays, self.transactions)
+        self.sends = Sends(core, self.passing, self.delays, self.transactions, self.outbox)
         self.publishes = PublishService(core, self.sends, self.replication, self.outbox)
         self.retries = RetryTopics(core, self.delays)
         self.waiting_calls = WaitingCalls(config.limits.polls_max)
@@ -195,9 +196,9 @@ class Broker:
             self.delays,
             self.transactions,
             self.publishes,
+            self.outbox,
             self.passing,
             self.moves,
-            self.outbox,
         )
         audit = config.audit
         self.audit: AuditLog | None = None
@@ -365,6 +366,10 @@ class Broker:
     def _source(self) -> tuple[str, int]:
         """Of what is passed on: this group, and the epoch of its mastership."""
         return self.group, self.replication.masterships[0]
+
+    def _last_here(self, group: str, topic: str, queue_id: int) -> int:
+        """The newest queue here that carries the name of one: by all that is stored."""
+        return self.metadata.stored_moves.last_here(group, topic, queue_id)
 
     def _standing(self) -> Standing:
         master = self.replication.master

@@ -736,7 +736,7 @@ class QueueMoves:
     """Queues that moved between replica groups, or move.
 
     Attributes:
-        moves: under way, and the last ones that are over.
+        moves: running, and the last ones that are over.
         spans: of all queues that moved, each queue's in order.
     """
 

@@ -8,6 +8,7 @@ from typing import Any
 from duolog import __version__
 
 from duolog_server.ha.failover import Role
+from duolog_server.ha.mover import OVER, State
 from duolog_server.ha.progress import ConnectionState
 from duolog_server.ha.slave import Slave
 from duolog_server.node.api.replicationstatus import replication_status
@@ -97,6 +98,7 @@ class NodeFacts:
                     node.add("duolog_replication_lag_bytes", row.lag_bytes, row.name)
                     node.add("duolog_replication_lag_seconds", row.lag_ms / 1000, row.name)
             self._copies(node)
+            self._moves(node)
         elif broker.replication.slave is not None:
             self._copy(node, broker.replication.slave)
         if broker.failover is not None:
@@ -107,6 +109,14 @@ class NodeFacts:
             node.add("duolog_lease_seconds", status.lease_seconds)
             node.add("duolog_lease_renewal_seconds_max", status.renewal_ms_max / 1000)
             node.add("duolog_drained", broker.node.name in broker.failover.machine.view.drained)
+
+    def _moves(self, node: Shown) -> None:
+        """Queues that move from here."""
+        over = {state.value for state in (*OVER, State.WITNESSING)}
+        moves = [one for one in self._broker.moves.progress() if one.state not in over]
+        node.add("duolog_moves_running", len(moves))
+        held_ms = max((one.pause_ms for one in moves), default=0.0)
+        node.add("duolog_move_hold_seconds", held_ms / 1000)
 
     def _copies(self, node: Shown) -> None:
         """Brokers of RocketMQ that copy the log: by address, as their ports are new each time."""

@@ -226,6 +226,13 @@ DUOLOG = (
     _own("refused_records", "Records that got no queue entry because entries before it lack."),
     _own("writable", "1 if the node stores messages now."),
     _own("frozen", "1 while `duolog migrate rollback --freeze` keeps the node from storing."),
+    _own("moves_running", "Queues that move to another replica group now.", where=MASTER),
+    _own(
+        "move_hold_seconds",
+        "For how long messages to a queue that moves have waited, of the longest of these moves.",
+        "seconds",
+        where=MASTER,
+    ),
     _own("fenced", "1 after an error of the disk or a bug: the node stores nothing more."),
     _own("disk_full", "1 while puts are refused because the disk is too full."),
     _own("disk_free_bytes", "Free space of the fullest file system of the store.", "bytes"),

@@ -92,12 +92,12 @@ def _say_it_continues(topic: str, place: "QueuePlace", to: str) -> None:
 async def _aborted(client: "Client", topic: str, queue: str, to: str, wait: float) -> "QueueMove":
     from duolog import BadRequest
 
-    from duolog_server.ops.inspection.moves import find, under_way
+    from duolog_server.ops.inspection.moves import find, running_move
 
     place, known = await find(client, topic, queue)
-    running = under_way(known, topic, place)
+    running = running_move(known, topic, place)
     if running is None:
-        raise BadRequest(f"no move of {topic} {place} is under way")
+        raise BadRequest(f"no move of {topic} {place} is running")
     if to not in ("", running.target):
         raise BadRequest(f"{topic} {place} moves to {running.target}, not to {to}")
     return await _watched(
@@ -106,7 +106,7 @@ async def _aborted(client: "Client", topic: str, queue: str, to: str, wait: floa
 
 
 async def _watched(client: "Client", begun: "QueueMove", wait: float) -> "QueueMove":
-    """A move once it is over or stands still; its states on the way are told."""
+    """A move once it is over or stalls; its states on the way are shown."""
     from duolog_server.ops.inspection.moves import followed
 
     last = begun
@@ -119,7 +119,7 @@ async def _watched(client: "Client", begun: "QueueMove", wait: float) -> "QueueM
 def _tell(moved: "QueueMove") -> None:
     """How a move went. Fails the command if it did not move."""
     if not moved.has_moved:
-        _fail(moved, "has not moved" if moved.is_over else "stands still, and messages for it wait")
+        _fail(moved, "has not moved" if moved.is_over else "stalls, and messages for it wait")
     output.told(
         _move_row(moved),
         f"moved: {moved.topic} {moved.source} ends at {moved.end} and continues at {moved.to}; "
@@ -130,7 +130,7 @@ def _tell(moved: "QueueMove") -> None:
 def _tell_aborted(ended: "QueueMove") -> None:
     """How an abort went. Fails the command if the queue moved all the same."""
     if ended.state != "ENDED":
-        _fail(ended, "was sealed before, and moves" if ended.has_moved else "stands still")
+        _fail(ended, "was sealed before, and moves" if ended.has_moved else "stalls")
     output.told(_move_row(ended), f"aborted: {ended.topic} {ended.source} takes messages as before")
 
 
@@ -180,7 +180,7 @@ def _show_plan(plan: "Plan") -> None:
 
 
 def describe(topic: str) -> None:
-    """Show where the queues of a topic are that moved to other replica groups, and moves of it.
+    """Show where the queues of a topic are that moved to other replica groups, and running moves.
 
     Each row is a stretch of a queue, at one place: from its first offset to its end.
     """

@@ -125,7 +125,7 @@ async def find(client: Client, topic: str, text: str) -> tuple[QueuePlace, Queue
     return current_place(topic, text, parts, known), known
 
 
-def under_way(known: QueueMoves, topic: str, place: QueuePlace) -> QueueMove | None:
+def running_move(known: QueueMoves, topic: str, place: QueuePlace) -> QueueMove | None:
     """The move of the queue that has its messages at a place, if it is not over."""
     for move in known.moves:
         if move.topic == topic and move.source == place and not move.is_over:
@@ -164,7 +164,7 @@ def _readers(
 
 
 async def followed(client: Client, move: QueueMove, seconds: float) -> AsyncIterator[QueueMove]:
-    """A move whenever its state is another one, until it is over or stands still.
+    """A move whenever its state is another one, until it is over or stalls.
 
     Raises Timeout after `seconds`, and BadRequest if no master knows of the move any more.
     """
@@ -194,7 +194,8 @@ async def followed(client: Client, move: QueueMove, seconds: float) -> AsyncIter
 def _again(move: QueueMove, known: QueueMoves) -> QueueMove | None:
     """The move as it is now. A later master may know it by its seal alone, or not at all."""
     for one in known.moves:
-        if one.move == move.move and one.topic == move.topic:
+        known_as = one.move == move.move or not move.move  # it got its id when its turn came
+        if known_as and (one.topic, one.source) == (move.topic, move.source):
             return one
     span = _by_place(move.topic, known.spans).get(move.source)
     if span is None or span.following is None:

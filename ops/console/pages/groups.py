@@ -190,7 +190,7 @@ async def group(visit: Visit) -> Shown:
     names = await visit.rights.allowed(topics_of(found))
     topics = await visit.client.admin.topics(names, system=True) if names else []
     dead = [topic for topic in topics if topic.topic == dead_letter_topic(name)]
-    findings = diagnose_groups([found], topics, ON_DEMAND)
+    findings = diagnose_groups([found], topics, ON_DEMAND, await visit.client.admin.moves())
     furthest = nsmallest(LIVE_ROWS_MAX, found.queues, key=_furthest_behind)
     rows = queue_rows(visit, found, furthest)
     flows, axes = lag_flows(visit, found), visit.axes

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 import duolog
 import pytest
 
+from duolog_server.ha.moverevents import Reserve
+from duolog_server.ha.movetarget import records_for
 from duolog_server.node.broker import Broker
 from duolog_server.node.moving.deliveries import delivery_of
 from duolog_server.node.wire import moves_pb2 as wire
@@ -43,8 +45,11 @@ async def broker(start_node: StartNode) -> AsyncIterator[Broker]:
 
 
 async def reserve(broker: Broker, move: str = "m", queue_id: int = 3) -> int:
-    came_from = Place("a", queue_id)
-    return await broker.metadata.reserve_guest("T", came_from, came_from, move)
+    came_from, metadata = Place("a", queue_id), broker.metadata
+    guest = metadata.unused_queue("T")
+    asked = Reserve(move, came_from, came_from)
+    await metadata.change(*records_for(metadata.stored_moves, "T", asked, guest))
+    return guest
 
 
 async def begin(broker: Broker, move: str = "m", queue_id: int = GUEST) -> None:

@@ -135,7 +135,7 @@ async def test_a_plan_tells_what_a_move_touches_and_changes_nothing(
         (["U", "0", "--to", B], 1, "UnknownTopic: topic 'U' does not exist"),
         (["%RETRY%g", f"{A}/0", "--to", B], 1, "belongs to the nodes"),
         (["T", f"{A}/0", "--to", B, "--plan", "--abort"], 2, "exclude each other"),
-        (["T", f"{A}/0", "--abort"], 1, "no move of T broker-a/0 is under way"),
+        (["T", f"{A}/0", "--abort"], 1, "no move of T broker-a/0 is running"),
     ],
 )
 async def test_wrong_input_is_refused_with_what_to_do(
@@ -185,7 +185,7 @@ async def test_a_move_that_does_not_end_is_shown_and_continues(
     fake.known[0] = replace(fake.known[0], state="STRANDED", reason="it was lost")
     stuck = await run("move", "T", f"{A}/0", "--to", B)
     assert stuck.exit_code == 1
-    assert "stands still, and messages for it wait (STRANDED: it was lost)" in stuck.stderr
+    assert "stalls, and messages for it wait (STRANDED: it was lost)" in stuck.stderr
 
 
 async def test_a_move_is_aborted_before_its_seal(
