@@ -174,7 +174,7 @@ class Metadata:
     complete: bool = False  # the log's first records say that they begin with empty tables
     # Topic, group and queue of progress, until it is noted.
     moved: set[tuple[str, str, int]] = field(default_factory=set, compare=False, repr=False)
-    # The same of what consumer groups may read, or no longer, until readers are told.
+    # The same of what consumer groups may read, or no longer, until readers are notified.
     gates: set[tuple[str, str, int]] = field(default_factory=set, compare=False, repr=False)
 
     def validate(self) -> str:

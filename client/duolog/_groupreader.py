@@ -73,7 +73,11 @@ class GroupReader:
         self._committing = asyncio.Lock()
         self._prefetch = Prefetch(CREDIT_BYTES)
         first = wire.SubscribeRequest(
-            tags=consumption.tags, batch_bytes=BATCH_BYTES, sql=consumption.sql, group=group
+            tags=consumption.tags,
+            batch_bytes=BATCH_BYTES,
+            sql=consumption.sql,
+            group=group,
+            broadcasting=membership.broadcasting,
         )
         patience = max(consumption.timeout, consumption.session)
         self._subscription = Subscription(

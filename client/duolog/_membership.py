@@ -73,6 +73,7 @@ class Membership(Protocol):
     """Asked by the reader of one replica group."""
 
     topics: list[str]
+    broadcasting: bool
 
     async def share(self, owned: Iterable[Queue]) -> Share:
         """Tell that we live and what we read; answers with what we are to read."""
@@ -106,6 +107,8 @@ class Clustering:
 
 class SharingMember:
     """A member that shares the queues with others."""
+
+    broadcasting = False
 
     def __init__(
         self,
@@ -277,6 +280,8 @@ class OffsetFile:
 class BroadcastMember:
     """A member that reads every queue, like all others."""
 
+    broadcasting = True
+
     def __init__(
         self,
         connection: Connection,
@@ -291,9 +296,13 @@ class BroadcastMember:
         self.topics = list(topics)
         self._file = file
         self._timeout = timeout
+        self._firsts: dict[Queue, int] = {}  # of queues that moved here
 
     async def share(self, owned: Iterable[Queue]) -> Share:
-        """All queues that there are now. Raises UnknownTopic."""
+        """All queues that there are now; one that moved, where we have read all before its seam.
+
+        Raises UnknownTopic.
+        """
         request = wire.ListTopicsRequest(topics=self.topics)
         reply = await self._connection.call(
             lambda left: self._connection.admin.ListTopics(request, timeout=left), self._timeout
@@ -301,11 +310,26 @@ class BroadcastMember:
         missing = set(self.topics) - {found.topic for found in reply.topics}
         if missing:
             raise UnknownTopic(f"topic {min(missing)!r} does not exist")
-        return Share({(found.topic, q) for found in reply.topics for q in range(found.queues)})
+        queues = {(found.topic, q) for found in reply.topics for q in range(found.queues)}
+        for found in reply.topics:
+            for guest in found.guests:
+                queue, before = (
+                    (found.topic, guest.stats.queue_id),
+                    self._before(found.topic, guest),
+                )
+                self._firsts[queue] = guest.first
+                if before >= guest.first:
+                    queues.add(queue)
+        return Share(queues)
+
+    def _before(self, topic: str, guest: wire.GuestQueue) -> int:
+        """How far we have read the queue that a guest carries on."""
+        return self._file.of(guest.from_group, (topic, guest.from_queue_id))
 
     async def offsets(self, queues: Sequence[Queue], start: Start | None) -> dict[Queue, int]:
-        """Our own."""
-        return {queue: self._file.of(self._replica_group, queue) for queue in queues}
+        """Our own; those that moved begin where we have come to."""
+        found = {queue: self._file.of(self._replica_group, queue) for queue in queues}
+        return {queue: max(at, self._firsts.get(queue, at)) for queue, at in found.items()}
 
     async def commit(self, offsets: dict[Queue, int], forward: bool) -> None:
         """Keep them. Raises DuologError where the file cannot be written."""

@@ -280,7 +280,9 @@ class Puller:
         """A group's offset."""
         group = group_of(request.group)
         topic, queue_id = self._place(request.message_queue)
-        offset = self._core.admission.group_tables().committed(group, topic, queue_id)
+        offset = self._offsets.waits_at(group, (topic, queue_id))
+        if offset is None:
+            offset = self._core.admission.group_tables().committed(group, topic, queue_id)
         if offset < 0:
             raise Refused(Code.OFFSET_NOT_FOUND, f"{group} has no offset in {topic}/{queue_id}")
         return service.GetOffsetResponse(status=OK, offset=offset)

@@ -190,7 +190,7 @@ class AdminService(stubs.AdminServicer):
         return config.perm & OPEN != OPEN
 
     def _has_messages(self, config: TopicConfig) -> bool:
-        ranges = (self._store.queue_range(config.name, one) for one in range(config.queues))
+        ranges = (self._store.queue_range(config.name, one) for one in range(config.read_queues))
         return any(low < high for low, high in ranges)
 
     async def _measure(self, topic: wire.TopicReply, allowance: Allowance) -> None:
@@ -244,6 +244,23 @@ class AdminService(stubs.AdminServicer):
                 max_offset=high,
                 last_store_time=self._store_time(config.name, queue_id, high - 1) if times else 0,
             )
+        moves = self._broker.metadata.tables.moves
+        async for queue_id in slices.each(moves.open_guests(config.name)):
+            guest = moves.guest_of(config.name, queue_id)
+            if guest is None or guest.first is None:
+                continue  # the topic was deleted meanwhile
+            low, high = self._store.queue_range(config.name, queue_id)
+            stored = self._store_time(config.name, queue_id, high - 1) if times else 0
+            reply.guests.add(
+                stats=wire.QueueStats(
+                    queue_id=queue_id, min_offset=low, max_offset=high, last_store_time=stored
+                ),
+                first=guest.first,
+                name_group=guest.name.group,
+                name_queue_id=guest.name.queue_id,
+                from_group=guest.came_from.group,
+                from_queue_id=guest.came_from.queue_id,
+            )
 
     def _store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
         return max(0, self._broker.core.positions.store_time(topic, queue_id, queue_offset))
@@ -289,11 +306,12 @@ class AdminService(stubs.AdminServicer):
         dead = self._broker.metadata.topics.get(dead_letter_topic(name))
         if group.holds or (dead is not None and self._has_messages(dead)):
             return False
-        if disagree(group) or without_queues(group.subscriptions, told.queues):
+        counts = {topic: len(queues) for topic, queues in told.queues.items()}
+        if disagree(group) or without_queues(group.subscriptions, counts):
             return False
-        for topic, count in told.queues.items():
+        for topic, queues in told.queues.items():
             row = self._broker.admission.group_tables().offsets.get((topic, name), {})
-            async for queue_id in slices.each(range(count)):
+            async for queue_id in slices.each(queues):
                 low, high = self._store.queue_range(topic, queue_id)
                 committed = row.get(queue_id, -1)
                 behind = (low if committed < 0 else committed) < high
@@ -441,12 +459,11 @@ class AdminService(stubs.AdminServicer):
 
     # -- parts of replies ----------------------------------------------------------------------
 
-    def _queues(self, topic: str) -> int:
-        """How many queues a topic has; a light queue is one."""
-        config = self._broker.metadata.topics.get(topic)
-        if config is not None:
-            return config.queues
-        return int(is_light(topic) and self._store.queue_range(topic, 0)[1] > 0)
+    def _queues(self, topic: str) -> Sequence[int]:
+        """The queues of a topic, and its guests; a light queue is one."""
+        if topic in self._broker.metadata.topics:
+            return self._broker.metadata.tables.readable("", topic)
+        return range(is_light(topic) and self._store.queue_range(topic, 0)[1] > 0)
 
     def _group_names(self) -> set[str]:
         broker = self._broker
@@ -501,15 +518,15 @@ class AdminService(stubs.AdminServicer):
             reply.holds.add(topic=held, quota=wait.text)
         return _Told(
             reply,
-            {topic: count for topic in sorted(topics) if (count := self._queues(topic))},
+            {topic: queues for topic in sorted(topics) if (queues := self._queues(topic))},
             broker.groups.readers(name, mono),
             broker.groups.not_polled(name),
             _read_since(consumers),
         )
 
     async def _add_queues(self, told: "_Told", slices: Slices) -> None:
-        for topic, count in told.queues.items():
-            async for queue_id in slices.each(range(count)):
+        for topic, queues in told.queues.items():
+            async for queue_id in slices.each(queues):
                 self._tell_queue(told.group.queues.add(), told, topic, queue_id)
 
     def _tell_queue(self, reply: wire.GroupQueue, told: "_Told", topic: str, queue_id: int) -> None:
@@ -829,12 +846,12 @@ def _durations(name: str, found: Histogram) -> wire.Durations:
 class _Told:
     """A group's description without its queues, and what describes those.
 
-    queues: how many each topic has. readers: the member that reads a queue. not_polled: members
+    queues: of each topic. readers: the member that reads a queue. not_polled: members
     that were not asked for messages yet. since: when consumers began to read each topic.
     """
 
     group: wire.GroupDescription
-    queues: Mapping[str, int]
+    queues: Mapping[str, Sequence[int]]
     readers: Mapping[QueueKey, str]
     not_polled: Collection[str]
     since: Mapping[str, MonoMs]

@@ -372,6 +372,7 @@ class _Subscription:
         self._credit = 0
         self._wanted: MessageFilter = EVERYTHING
         self._group = ""
+        self._shares = True  # with other members of the group
         self._batch_bytes = 512 << 10
         self._ready: dict[QueueKey, None] = {}  # may have messages, in order of service
         self._wake = asyncio.Event()
@@ -404,6 +405,7 @@ class _Subscription:
                 if request.group:
                     check_group(request.group)
                     self._group = request.group
+                    self._shares = not request.broadcasting
                 if request.batch_bytes:
                     limit = self._parts.limits.pull_bytes_max
                     self._batch_bytes = max(1, min(request.batch_bytes, limit))
@@ -494,7 +496,8 @@ class _Subscription:
             return False
         size = min(self._batch_bytes, max(1, self._credit))
         count = self._parts.limits.pull_messages_max
-        selection = Selection(self._wanted, count, size, self._group)
+        group = self._group if self._shares else ""
+        selection = Selection(self._wanted, count, size, group)
         reader, address = self._parts.reader, self._who.address
         if self._throttle.on:
             selection = reader.share(self._who, key[0], selection)

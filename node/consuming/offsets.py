@@ -50,14 +50,16 @@ async def begin(
     offsets: dict[str, dict[int, int]] = {}
     for topic in topics:
         known = core.metadata.tables.offsets.get((topic, group), {})
-        at: Callable[[str, int], int]
-        if topic.startswith(RETRY_PREFIX):
-            at = partial(first_retry, core, group)
-        else:
-            at = partial(offset_at, core, at=Start.EARLIEST) if known else place
         config = core.metadata.topics.get(topic)
         if config is None:
             raise UnknownTopic(f"topic {topic!r} was deleted meanwhile")
+        at: Callable[[str, int], int]
+        if topic.startswith(RETRY_PREFIX):
+            at = partial(first_retry, core, group)
+        elif any(queue < config.queues for queue in known):  # a guest's is of another queue
+            at = partial(offset_at, core, at=Start.EARLIEST)
+        else:
+            at = place
         row = {queue: at(topic, queue) for queue in range(config.queues) if queue not in known}
         if row:
             offsets[topic] = row

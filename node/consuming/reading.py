@@ -103,7 +103,7 @@ class Reader:
 
     @staticmethod
     def _nothing(offset: int) -> GetResult:
-        """What a group finds in a queue that it may not read yet: it goes on at the same place."""
+        """What a group finds in a queue that it may not read yet: it continues there."""
         at = QueueOffset(offset)
         return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, at, at, at)
 

@@ -75,7 +75,7 @@ class GroupFacts:
             yield
         for topic, group in pairs:
             behind = Behind()
-            for queue_id in range(topics[topic].queues if topic in topics else 0):
+            for queue_id in self._broker.metadata.tables.readable("", topic):
                 self._look(behind, (group, topic, queue_id), known)
                 yield
             self._offer(samples, group, topic, behind)

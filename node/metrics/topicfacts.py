@@ -34,10 +34,15 @@ class TopicFacts:
             yield
         if self._broker.replication.master is None:
             return
+        moves = self._broker.metadata.tables.moves
         for topic in list(self._broker.metadata.topics.values()):
             end = 0
             for queue_id in range(topic.queues):
                 end += self._broker.core.store.queue_range(topic.name, queue_id)[1]
+                yield
+            for queue_id in moves.open_guests(topic.name):
+                high = self._broker.core.store.queue_range(topic.name, queue_id)[1]
+                end += high - (moves.first_of(topic.name, queue_id) or 0)  # the rest is elsewhere
                 yield
             self._offer(samples, topic.name, end, sent.get(topic.name, (0, 0)))
 

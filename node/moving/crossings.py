@@ -19,7 +19,7 @@ from duolog_server.node.core.slices import Slices
 from duolog_server.node.wire import moves_pb2 as wire
 from duolog_server.store import crossing
 from duolog_server.store.crossing import Close, Crossed, Progress
-from duolog_server.store.metadata import check_group
+from duolog_server.store.metadata import NOT_THE_SHAPE, Json
 from duolog_server.store.moves import Place, Seal
 
 log = structlog.get_logger("duolog.node")
@@ -28,7 +28,7 @@ CALL_SECONDS = 3.0
 RETRY_SECONDS = 0.5  # until places that did not answer are called again
 SWEEP_SECONDS = 10.0  # between looks at all groups: commits are looked at when they come
 AT_ONCE = 16  # calls
-RESETS_MAX = 8  # times that a reset takes a later number before its caller is told to try again
+RESETS_MAX = 8  # times that a reset takes a later number before its caller has to try again
 
 Reader = tuple[str, str, int]  # topic, consumer group, queue id, as in `Metadata.moved`
 
@@ -52,6 +52,7 @@ class Crossings:
         self._crossed: dict[Reader, int] = {}  # see `Progress.crossed`; of this mastership
         self._due: dict[Reader, None] = {}
         self._sweep_is_due = True
+        self._silent: set[str] = set()  # replica groups that did not answer last
         self._wake = asyncio.Event()
         core.metadata.offsets_moved.append(self._moved)
         core.metadata.gates_changed.append(self._gates_changed)
@@ -64,11 +65,12 @@ class Crossings:
     async def run(self) -> None:
         """Report groups that have come to the ends of sealed queues, until cancelled."""
         while True:
+            again = self._due or (self._sweep_is_due and self._metadata.tables.moves.seals)
             try:
-                async with asyncio.timeout(RETRY_SECONDS if self._due else SWEEP_SECONDS):
+                async with asyncio.timeout(RETRY_SECONDS if again else SWEEP_SECONDS):
                     await self._wake.wait()
             except TimeoutError:
-                self._sweep_is_due |= not self._due
+                self._sweep_is_due |= not again
             self._wake.clear()
             await self._look()
 
@@ -85,7 +87,7 @@ class Crossings:
         return ""
 
     def role_changed(self) -> None:
-        """See Part: the next place is told again, by this mastership."""
+        """See Part: this mastership reports all groups again."""
         self._crossed.clear()
         self._due.clear()
         self._sweep_soon()
@@ -121,7 +123,8 @@ class Crossings:
         if self._sweep_is_due:
             self._sweep_is_due = False
             async for reader in Slices().each(self._readers()):
-                self._due[reader] = None
+                if self._is_due(reader):
+                    self._due[reader] = None
         due, self._due = self._due, {}
         silent: set[str] = set()  # replica groups, in this round
         readers = list(due)
@@ -143,27 +146,46 @@ class Crossings:
             for queue_id in list(tables.moves.seals.get(topic, ())):
                 yield topic, group, queue_id
 
+    def _is_due(self, reader: Reader) -> bool:
+        seal, here = self._seal_of(reader), self._progress(reader)
+        if seal is None:
+            return False
+        return here.going_back is not None or crossing.to_tell(here, seal.end) is not None
+
     async def _step(self, reader: Reader, silent: set[str]) -> None:
         seal = self._seal_of(reader)
-        if seal is None:
+        if seal is None or not self._is_due(reader):
             return
-        here, to = self._progress(reader), seal.following.group
-        told = crossing.to_tell(here, seal.end)
-        if told is None and here.going_back is None:
-            return
+        to = seal.following.group
         if to in silent:
             self._due[reader] = None
             return
         try:
+            told = crossing.to_tell(self._progress(reader), seal.end)
             if told is None:
                 await self._go_back(reader)
             else:
                 await self._tell(reader, seal, told)
+            self._silent.discard(to)
         except sdk.DuologError as error:
-            log.debug("a group does not cross yet", reader=reader, to=to, reason=str(error))
             silent.add(to)
             if self._leads():
                 self._due[reader] = None
+                self._complain(reader, to, error)
+
+    def _complain(self, reader: Reader, to: str, error: sdk.DuologError) -> None:
+        """Once, until the replica group answers."""
+        if to not in self._silent:
+            self._silent.add(to)
+            topic, group, queue_id = reader
+            log.warning(
+                "a consumer group cannot cross to the next place of a queue yet",
+                group=group,
+                topic=topic,
+                queue_id=queue_id,
+                to=to,
+                reason=str(error),
+            )
 
     async def _tell(self, reader: Reader, seal: Seal, told: Crossed) -> None:
         await self._cross(reader, seal.following, crossed=told.offset, resets=told.resets)
@@ -232,10 +254,10 @@ class Crossings:
                     continue
             await self._change("gone_back", reader, resets=here.resets)
             return
-        raise sdk.Busy(f"another reset of group {reader[1]} in {reader[0]} is under way")
+        raise sdk.Busy(f"another reset of group {reader[1]} in {reader[0]} is running: try again")
 
     async def _close(self, reader: Reader, seal: Seal, told: Close) -> Progress:
-        """What the next place knows of a group, once it was told to close."""
+        """What the next place knows of a group, where it has just closed."""
         reply = await self._cross(reader, seal.following, close=True, resets=told.resets)
         return Progress(seal.end if reply.open else None, reply.resets)
 
@@ -271,9 +293,7 @@ class Crossings:
             raise sdk.BadRequest(
                 f"{request.topic}/{request.queue_id} begins at {first}, not at {request.crossed}"
             )
-        check_group(request.group)
-        row = json.loads(request.group_settings) if request.group_settings else None
-        await self._metadata.ensure_group(request.group, row)
+        await self._metadata.ensure_group(request.group, _settings(request))
         told, here = Crossed(request.crossed, request.resets), self._progress(reader)
         if crossing.on_crossed(here, told) != here:
             await self._change("crossed", reader, offset=told.offset, resets=told.resets)
@@ -289,3 +309,13 @@ class Crossings:
         if there.committed is None:
             return None
         return wire.CrossReply(resets=there.resets, open=True)
+
+
+def _settings(request: wire.CrossRequest) -> Json | None:
+    """The settings of a group as the asking place has them. Raises BadRequest."""
+    if not request.group_settings:
+        return None
+    try:
+        return {**json.loads(request.group_settings), "groupName": request.group}
+    except NOT_THE_SHAPE:
+        raise sdk.BadRequest(f"the settings of group {request.group[:255]!r} are no JSON") from None

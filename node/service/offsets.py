@@ -25,13 +25,25 @@ class Offsets:
         check_place(key, self._core.admission.readable_queue(*key).read_queues, offset)
         return key
 
+    def waits_at(self, group: str, key: QueueKey) -> int | None:
+        """Where a group will read a queue that it may not read yet; None: it may.
+
+        So that no client chooses where it begins there. Raises NotMaster.
+        """
+        tables, (topic, queue_id) = self._core.admission.group_tables(), key
+        if tables.may_read(group, topic, queue_id):
+            return None
+        back = tables.progress_of(group, topic, queue_id).going_back
+        return self._core.store.queue_range(topic, queue_id)[0] if back is None else back
+
     async def commit(
         self, group: str, queues: Mapping[QueueKey, int], member: str = "", forward: bool = False
     ) -> None:
         """Commit offsets of a group, and create it if it is missing.
 
         member: the one that reads the queues; empty for clients that the coordinator does not know.
-        forward: offsets below the committed ones are ignored. Raises StaleMember if a queue belongs
+        forward: offsets below the committed ones are ignored. So is what is committed in a queue
+        that the group may not read yet. Raises StaleMember if a queue belongs
         to another member now, BadGroup, BadRequest, Busy, as `check_place` and as a change of
         metadata.
         """

@@ -409,7 +409,7 @@ class QueueOffset(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class SubscribeRequest(_message.Message):
-    __slots__ = ("add", "remove", "credit_bytes", "tags", "batch_bytes", "subscription", "sql", "group")
+    __slots__ = ("add", "remove", "credit_bytes", "tags", "batch_bytes", "subscription", "sql", "group", "broadcasting")
     ADD_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -418,6 +418,7 @@ class SubscribeRequest(_message.Message):
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     SQL_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    BROADCASTING_FIELD_NUMBER: _ClassVar[int]
     add: _containers.RepeatedCompositeFieldContainer[QueueOffset]
     remove: _containers.RepeatedCompositeFieldContainer[QueueRef]
     credit_bytes: int
@@ -426,7 +427,8 @@ class SubscribeRequest(_message.Message):
     subscription: int
     sql: str
     group: str
-    def __init__(self, add: _Optional[_Iterable[_Union[QueueOffset, _Mapping]]] = ..., remove: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., credit_bytes: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., batch_bytes: _Optional[int] = ..., subscription: _Optional[int] = ..., sql: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
+    broadcasting: bool
+    def __init__(self, add: _Optional[_Iterable[_Union[QueueOffset, _Mapping]]] = ..., remove: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., credit_bytes: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., batch_bytes: _Optional[int] = ..., subscription: _Optional[int] = ..., sql: _Optional[str] = ..., group: _Optional[str] = ..., broadcasting: _Optional[bool] = ...) -> None: ...
 
 class FindRequest(_message.Message):
     __slots__ = ("topic", "key", "unique_key", "message_id", "max", "begin_time", "end_time")
@@ -854,7 +856,7 @@ class QueueStats(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_store_time: _Optional[int] = ..., log_bytes: _Optional[int] = ...) -> None: ...
 
 class TopicReply(_message.Message):
-    __slots__ = ("topic", "queues", "perm", "stats", "group", "message_type", "lite_ttl_minutes", "owner", "retention_hours")
+    __slots__ = ("topic", "queues", "perm", "stats", "group", "message_type", "lite_ttl_minutes", "owner", "retention_hours", "guests")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERM_FIELD_NUMBER: _ClassVar[int]
@@ -864,6 +866,7 @@ class TopicReply(_message.Message):
     LITE_TTL_MINUTES_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     RETENTION_HOURS_FIELD_NUMBER: _ClassVar[int]
+    GUESTS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queues: int
     perm: int
@@ -873,7 +876,24 @@ class TopicReply(_message.Message):
     lite_ttl_minutes: int
     owner: str
     retention_hours: int
-    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ..., group: _Optional[str] = ..., message_type: _Optional[str] = ..., lite_ttl_minutes: _Optional[int] = ..., owner: _Optional[str] = ..., retention_hours: _Optional[int] = ...) -> None: ...
+    guests: _containers.RepeatedCompositeFieldContainer[GuestQueue]
+    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ..., group: _Optional[str] = ..., message_type: _Optional[str] = ..., lite_ttl_minutes: _Optional[int] = ..., owner: _Optional[str] = ..., retention_hours: _Optional[int] = ..., guests: _Optional[_Iterable[_Union[GuestQueue, _Mapping]]] = ...) -> None: ...
+
+class GuestQueue(_message.Message):
+    __slots__ = ("stats", "first", "name_group", "name_queue_id", "from_group", "from_queue_id")
+    STATS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    NAME_GROUP_FIELD_NUMBER: _ClassVar[int]
+    NAME_QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    FROM_GROUP_FIELD_NUMBER: _ClassVar[int]
+    FROM_QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    stats: QueueStats
+    first: int
+    name_group: str
+    name_queue_id: int
+    from_group: str
+    from_queue_id: int
+    def __init__(self, stats: _Optional[_Union[QueueStats, _Mapping]] = ..., first: _Optional[int] = ..., name_group: _Optional[str] = ..., name_queue_id: _Optional[int] = ..., from_group: _Optional[str] = ..., from_queue_id: _Optional[int] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("topic",)

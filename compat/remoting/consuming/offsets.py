@@ -119,8 +119,7 @@ class Offsets:
     async def committed(self, peer: Peer, request: Command) -> Command:
         """QUERY_CONSUMER_OFFSET: the committed offset; without one, where a small queue begins.
 
-        Of a queue that the group may not read yet, it is the first offset: the client waits there,
-        and does not choose where it begins.
+        Of a queue that the group may not read yet, where it will.
 
         Raises Refused (QUERY_NOT_FOUND): the client decides where it begins.
         """
@@ -128,8 +127,8 @@ class Offsets:
         group, key = header.consumer_group, (header.topic, header.queue_id)
         await self._broker.log.caught_up()
         self._check_place(key)
-        if not self._core.admission.group_tables().may_read(group, *key):
-            return request.answer(0, fields={"offset": str(self._first(key))})
+        if (waits_at := self._broker.offsets.waits_at(group, key)) is not None:
+            return request.answer(0, fields={"offset": str(waits_at)})
         offset = self._commits.newest(group, key)
         if offset < 0:
             offset = self._core.admission.group_tables().committed(group, *key)
@@ -138,9 +137,6 @@ class Offsets:
         if offset < 0 and not (header.set_zero_if_not_found and self._is_small(key)):
             raise Refused(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group is new")
         return request.answer(0, fields={"offset": str(max(0, offset))})
-
-    def _first(self, key: QueueKey) -> int:
-        return self._core.store.queue_range(*key)[0]
 
     async def _begin(self, peer: Peer, header: QueryOffsetRequest) -> int:
         """Fix where the group of a push consumer begins in a topic, in all of its queues, as the

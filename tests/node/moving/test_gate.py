@@ -1,12 +1,19 @@
 """Consumer groups read a queue that moved: one place to its end, then the next one."""
 
+import json
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import duolog
 import pytest
 
+from duolog_server.compat.grpc.protocol.stubs import definition, service
+from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.serve.server import Node
 from duolog_server.store.moves import Place
+from tests.compat.grpc.api import Api, close_all, resource
+from tests.compat.remoting.client import Remoting, connected, receipts, records
 from tests.node.moving.seams import TOPIC, A, B, Seams
 from tests.node.replicas import WAIT_SECONDS, start_groups
 from tests.nodefixtures import StartNode, received
@@ -17,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("quick_groups")
 
 @pytest.fixture
 async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
-    return await start_groups(start_node, tmp_path)
+    return await start_groups(start_node, tmp_path, remoting={"listen": "127.0.0.1:0"})
 
 
 @pytest.fixture
@@ -26,6 +33,13 @@ async def seams(nodes: dict[str, Node]) -> Seams:
     async with client_of(nodes[A]) as client:
         await client.admin.create_topic(TOPIC, 1)
     return Seams(nodes, Place(A, 0))
+
+
+@pytest.fixture(autouse=True)
+async def clients_end_with_their_test(start_node: StartNode) -> AsyncIterator[None]:
+    """Before the nodes do."""
+    yield
+    await close_all()
 
 
 def client_of(node: Node) -> duolog.Client:
@@ -74,3 +88,339 @@ async def test_a_group_that_has_not_read_the_first_span_gets_nothing_of_the_next
             assert seams.committed("behind", seams.at) == -1
             await consumer.commit()
             assert await read(consumer, 3) == numbered(3, 6)
+
+
+@pytest.mark.parametrize("start", [duolog.Start.EARLIEST, duolog.Start.LATEST])
+async def test_a_new_group_crosses_a_span_that_holds_nothing(
+    nodes: dict[str, Node], seams: Seams, start: duolog.Start
+) -> None:
+    """Where it begins at the end, it is given what came since the queue moved."""
+    await seams.move(B)
+    await seams.put(*numbered(0, 3))
+    async with (
+        client_of(nodes[A]) as client,
+        client.consumer("g", TOPIC, start=start) as consumer,
+    ):
+        assert await read(consumer, 3) == numbered(0, 3)
+
+
+async def test_a_queue_goes_through_several_places_and_back(
+    nodes: dict[str, Node], seams: Seams
+) -> None:
+    """One that is left empty is crossed as well."""
+    await seams.put(*numbered(0, 2))
+    for group in (B, A, B):
+        await seams.move(group)
+    await seams.put(*numbered(2, 4))
+    await seams.move(A)
+    await seams.put(*numbered(4, 6))
+    async with (
+        client_of(nodes[A]) as client,
+        client.consumer("g", TOPIC, commit_interval=0.05) as consumer,
+    ):
+        assert await read(consumer, 6) == numbered(0, 6)
+    assert seams.at == Place(A, 2)
+
+
+async def test_a_broadcasting_consumer_reads_all_places_in_order(
+    nodes: dict[str, Node], seams: Seams, tmp_path: Path
+) -> None:
+    await seams.put(*numbered(0, 3))
+    await seams.move(B)
+    await seams.put(*numbered(3, 5))
+    how: dict[str, Any] = {
+        "mode": "broadcasting",
+        "offsets_file": tmp_path / "offsets",
+        "commit_interval": 0.05,
+    }
+    async with client_of(nodes[A]) as client:
+        async with client.consumer("g", TOPIC, **how) as consumer:
+            assert await read(consumer, 5) == numbered(0, 5)
+        await seams.put(*numbered(5, 6))
+        async with client.consumer("g", TOPIC, **how) as consumer:
+            assert await read(consumer, 1) == numbered(5, 6)
+    assert seams.committed("g", seams.at) == -1
+
+
+async def test_topics_and_groups_are_told_with_their_guests_apart(
+    nodes: dict[str, Node], seams: Seams
+) -> None:
+    await seams.put(*numbered(0, 3))
+    await seams.move(B)
+    await seams.put(*numbered(3, 5))
+    async with client_of(nodes[B]) as client:
+        await client.admin.put_group("g")
+        await client.admin.commit("g", {(TOPIC, A, 0): 1})
+        (topic,) = (one for one in await client.admin.topics([TOPIC]) if one.group == B)
+        assert (topic.queues, len(topic.stats)) == (1, 1)
+        with pytest.raises(duolog.BadRequest, match="has not come to T/1 yet"):
+            await client.admin.commit("g", {(TOPIC, B, 1): 4})
+        await client.admin.commit("g", {(TOPIC, A, 0): 3})
+        await until(lambda: seams.may_read("g", seams.at))
+        await client.admin.commit("g", {(TOPIC, B, 1): 4})
+        found = await client.admin.group("g")
+        lags = {(row.replica_group, row.queue_id): row.lag_messages for row in found.queues}
+        assert lags == {(A, 0): 0, (B, 0): 0, (B, 1): 1}
+        assert (await client.pull(TOPIC, 1, 3, group=B)).body_list() == numbered(3, 5)
+
+
+async def test_a_group_that_comes_to_a_guest_first_begins_in_other_queues_as_it_asks(
+    nodes: dict[str, Node], seams: Seams
+) -> None:
+    async with client_of(nodes[A]) as client:
+        async with client.producer() as producer:
+            await producer.send(TOPIC, b"old", queue_id=0, group=B)
+        await seams.move(B)
+        target = seams.broker().metadata
+        await target.ensure_group("g")
+        place = {"group": "g", "topic": TOPIC, "queue": seams.at.queue_id}
+        await target.change({"op": "crossed", **place, "offset": 0, "resets": 0})
+        async with client.consumer("g", TOPIC, start=duolog.Start.LATEST) as consumer:
+            await seams.put(b"new")
+            assert await read(consumer, 1) == [b"new"]
+        assert seams.committed("g", Place(B, 0)) == 1
+
+
+# -- resets ------------------------------------------------------------------------------------
+
+
+async def test_a_reset_to_before_the_seam_closes_what_is_behind_it(
+    nodes: dict[str, Node], seams: Seams
+) -> None:
+    await seams.put(*numbered(0, 3))
+    await seams.move(B)
+    await seams.move(A)
+    await seams.put(*numbered(3, 5))
+    async with client_of(nodes[A]) as client:
+        async with client.consumer("g", TOPIC, commit_interval=0.05) as consumer:
+            assert await read(consumer, 5) == numbered(0, 5)
+        await client.admin.reset_group("g", TOPIC, duolog.Start.EARLIEST)
+        assert seams.committed("g", seams.name) == 0
+        assert [seams.may_read("g", one) for one in (Place(B, 1), seams.at)] == [False, False]
+        async with client.consumer("g", TOPIC, commit_interval=0.05) as consumer:
+            assert await read(consumer, 5) == numbered(0, 5)
+        await client.admin.reset_group("g", TOPIC, duolog.Start.LATEST)
+        async with client.consumer("g", TOPIC) as consumer:
+            await seams.put(*numbered(5, 6))
+            assert await read(consumer, 1) == numbered(5, 6)
+
+
+async def test_a_reset_waits_for_the_place_that_it_closes(
+    nodes: dict[str, Node], seams: Seams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is noted: the group reads nothing meanwhile, and the next master goes on with it."""
+    await seams.put(*numbered(0, 3))
+    await seams.move(B)
+    async with client_of(nodes[A]) as client:
+        async with client.consumer("g", TOPIC) as consumer:
+            assert await read(consumer, 3) == numbered(0, 3)
+        await until(lambda: seams.may_read("g", seams.at))
+        source = seams.broker(A)
+        with monkeypatch.context() as unreachable:
+            unreachable.setattr(source.other_groups, "_master_of", lambda group: "")
+            with pytest.raises(duolog.Unavailable, match="no master"):
+                await source.crossings.reset("g", TOPIC, {0: 1})
+            assert not seams.may_read("g", seams.name)
+            assert seams.committed("g", seams.name) == 3
+        source.crossings.role_changed()
+        await until(lambda: seams.committed("g", seams.name) == 1)
+        assert seams.may_read("g", seams.name)
+        assert not seams.may_read("g", seams.at)
+
+
+# -- masters -----------------------------------------------------------------------------------
+
+
+async def test_a_crossing_is_told_until_it_is_answered(
+    nodes: dict[str, Node], seams: Seams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await seams.put(*numbered(0, 3))
+    await seams.move(B)
+    source = seams.broker(A)
+    with monkeypatch.context() as unreachable:
+        unreachable.setattr(source.other_groups, "_master_of", lambda group: "")
+        async with client_of(nodes[A]) as client:
+            await client.admin.put_group("g")
+            await client.admin.commit("g", {(TOPIC, A, 0): 3})
+        await until(lambda: source.crossings.status() == {"group_crossings_pending": 1})
+        assert not seams.may_read("g", seams.at)
+    await until(lambda: seams.may_read("g", seams.at))
+    await until(lambda: not source.crossings.status())
+    assert source.validate() == ""
+
+
+async def test_a_new_group_of_a_deleted_ones_name_has_crossed_nothing(
+    nodes: dict[str, Node], seams: Seams
+) -> None:
+    await seams.put(*numbered(0, 3))
+    await seams.move(B)
+    await seams.put(*numbered(3, 5))
+    async with client_of(nodes[A]) as client:
+        for _ in range(2):
+            async with client.consumer("g", TOPIC, commit_interval=0.05) as consumer:
+                assert await read(consumer, 5) == numbered(0, 5)
+            await client.admin.delete_group("g")
+            assert not seams.may_read("g", seams.at)
+
+
+# -- RocketMQ's clients ------------------------------------------------------------------------
+
+
+async def beats(remoting: Remoting, model: str = "CLUSTERING") -> None:
+    """Heartbeat of a push consumer that begins at the end, as is RocketMQ's default."""
+    row = {"topic": TOPIC, "subString": "*", "subVersion": 1, "expressionType": "TAG"}
+    data = {
+        "groupName": "g",
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": model,
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+        "subscriptionDataSet": [row],
+    }
+    body = json.dumps({"clientID": "c", "consumerDataSet": [data]}).encode()
+    assert (await remoting.ask(RequestCode.HEART_BEAT, body=body)).code == ResponseCode.SUCCESS
+
+
+async def offset_of(remoting: Remoting, queue_id: int) -> int:
+    fields = {"consumerGroup": "g", "topic": TOPIC, "queueId": queue_id}
+    return int((await remoting.ask(RequestCode.QUERY_CONSUMER_OFFSET, fields)).fields["offset"])
+
+
+async def commit(remoting: Remoting, queue_id: int, offset: int) -> None:
+    fields = {"consumerGroup": "g", "topic": TOPIC, "queueId": queue_id, "commitOffset": offset}
+    answer = await remoting.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+    assert answer.code == ResponseCode.SUCCESS
+
+
+async def test_a_client_of_rocketmq_waits_before_a_closed_guest(
+    nodes: dict[str, Node], seams: Seams
+) -> None:
+    """It loses no position there, and commits none."""
+    await seams.put(*numbered(0, 3))
+    await seams.move(B)
+    await seams.put(*numbered(3, 5))
+    async with connected(nodes[A]) as before, connected(nodes[B]) as behind:
+        for remoting in (before, behind):
+            await beats(remoting)
+        route = await behind.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
+        (data,) = json.loads(route.body)["queueDatas"]
+        assert (data["readQueueNums"], data["writeQueueNums"]) == (2, 1)
+        assert await offset_of(behind, 1) == 3, "where it begins"
+        at_once = await behind.pull("g", TOPIC, 3, queueId=1)
+        assert (at_once.code, at_once.fields["nextBeginOffset"]) == (
+            ResponseCode.PULL_NOT_FOUND,
+            "3",
+        )
+        await commit(behind, 1, 5)
+        assert await offset_of(behind, 1) == 3
+        waiting = behind.pull("g", TOPIC, 3, wait_ms=60_000, queueId=1)
+        assert await offset_of(before, 0) == 0
+        found = await before.pull("g", TOPIC, 0)
+        assert [one.body for one in records(found.body)] == numbered(0, 3)
+        assert not waiting.done()
+        await commit(before, 0, 3)
+        found = await waiting
+        assert [one.body for one in records(found.body)] == numbered(3, 5)
+        await commit(behind, 1, 5)
+        await until(lambda: seams.committed("g", seams.at) == 5)
+        assert await offset_of(behind, 1) == 5
+
+
+async def test_a_broadcasting_client_of_rocketmq_has_no_gate(
+    nodes: dict[str, Node], seams: Seams
+) -> None:
+    await seams.put(*numbered(0, 3))
+    await seams.move(B)
+    await seams.put(*numbered(3, 5))
+    async with connected(nodes[B]) as remoting:
+        await beats(remoting, "BROADCASTING")
+        found = await remoting.pull("g", TOPIC, 3, queueId=1)
+        assert [one.body for one in records(found.body)] == numbered(3, 5)
+
+
+async def test_locks_and_assignments_have_guests(nodes: dict[str, Node], seams: Seams) -> None:
+    await seams.move(B)
+    async with connected(nodes[B]) as remoting:
+        await beats(remoting)
+        queue = {"topic": TOPIC, "brokerName": B, "queueId": 1}
+        body = json.dumps({"consumerGroup": "g", "clientId": "c", "mqSet": [queue]}).encode()
+        locked = await remoting.ask(RequestCode.LOCK_BATCH_MQ, body=body)
+        assert json.loads(locked.body)["lockOKMQSet"] == [queue]
+
+        async def assigned() -> list[int]:
+            answer = json.loads((await remoting.assignment("c", "g", TOPIC)).body)
+            rows = answer["messageQueueAssignments"]
+            return sorted(row["messageQueue"]["queueId"] for row in rows)
+
+        assert await assigned() == [0]
+        async with client_of(nodes[A]) as client:
+            await client.admin.commit("g", {(TOPIC, A, 0): 0})
+        await until(lambda: seams.may_read("g", seams.at))
+        assert await assigned() == [0, 1]
+
+
+async def test_pop_goes_on_behind_the_seam(nodes: dict[str, Node], seams: Seams) -> None:
+    """Once all before it is acknowledged."""
+    await seams.put(*numbered(0, 3))
+    await seams.move(B)
+    await seams.put(*numbered(3, 5))
+    async with connected(nodes[A]) as before, connected(nodes[B]) as behind:
+        waiting = behind.begin_pop("g", TOPIC, 60_000)
+        got = receipts(await before.pop("g", TOPIC), A)
+        assert [one.record.body for one in got] == numbered(0, 3)
+        for one in got[:2]:
+            await before.ack("g", TOPIC, one.extra_info)
+        await until(lambda: seams.committed("g", seams.name) == 2)
+        assert not waiting.done()
+        await before.ack("g", TOPIC, got[2].extra_info)
+        got = receipts(await waiting, B)
+        assert [one.record.body for one in got] == numbered(3, 5)
+        for one in got:
+            await behind.ack("g", TOPIC, one.extra_info)
+        await until(lambda: seams.committed("g", seams.at) == 5)
+
+
+async def test_pop_crosses_a_span_that_holds_nothing(nodes: dict[str, Node], seams: Seams) -> None:
+    await seams.move(B)
+    await seams.put(*numbered(0, 2))
+    async with connected(nodes[A]) as before, connected(nodes[B]) as behind:
+        waiting = behind.begin_pop("g", TOPIC, 60_000)
+        assert receipts(await before.pop("g", TOPIC), A) == []
+        got = receipts(await waiting, B)
+        assert [one.record.body for one in got] == numbered(0, 2)
+
+
+async def test_rocketmq_5_reads_guests_and_sends_to_none(
+    nodes: dict[str, Node], seams: Seams
+) -> None:
+    """A group in order is assigned a guest once it may read it."""
+    await seams.put(*numbered(0, 3))
+    await seams.move(B)
+    await seams.put(*numbered(3, 5))
+    async with client_of(nodes[A]) as client:
+        await client.admin.put_group("g", orderly=True)
+    before, behind = Api(nodes[A]), Api(nodes[B])
+    route = await before.route(TOPIC)
+    permissions = {(one.broker.name, one.id): one.permission for one in route.message_queues}
+    both, read_only = definition.Permission.READ_WRITE, definition.Permission.READ
+    assert permissions == {(A, 0): both, (B, 0): both, (B, 1): read_only}
+
+    async def assigned() -> list[tuple[str, int]]:
+        request = service.QueryAssignmentRequest(topic=resource(TOPIC), group=resource("g"))
+        reply = await before.call("QueryAssignment", request)
+        queues = [one.message_queue for one in reply.assignments]
+        return sorted((one.broker.name, one.id) for one in queues)
+
+    assert await assigned() == [(A, 0), (B, 0)]
+    guest = definition.MessageQueue(topic=resource(TOPIC), id=1)
+    asked = service.GetOffsetRequest(group=resource("g"), message_queue=guest)
+    assert (await behind.call("GetOffset", asked)).offset == 3, "where it will begin"
+    assert (await behind.receive("g", queue_id=1)).bodies == []
+    received = await before.receive("g", queue_id=0)
+    assert received.bodies == numbered(0, 3)
+    await before.ack("g", *received.handles)
+    await until(lambda: seams.may_read("g", seams.at))
+    assert await assigned() == [(A, 0), (B, 0), (B, 1)]
+    received = await behind.receive("g", queue_id=1)
+    assert received.bodies == numbered(3, 5)
+    await behind.ack("g", *received.handles)
+    await until(lambda: seams.committed("g", seams.at) == 5)
