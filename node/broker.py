@@ -168,7 +168,7 @@ class Broker:
         self.outbox = Outbox(core, self.passing)
         self.delays = DelayService(core, self.store.delays_ms, self.outbox)
         self.transactions = TransactionService(core, config.transactions, self.outbox)
-        self.sends = Sends(core, self.passing, self.outbox, self.delays, self.transactions)
+        self.sends = Sends(core, self.passing, self.delays, self.transactions, self.outbox)
         self.publishes = PublishService(core, self.sends, self.replication, self.outbox)
         self.retries = RetryTopics(core, self.delays)
         self.waiting_calls = WaitingCalls(config.limits.polls_max)
@@ -195,9 +195,9 @@ class Broker:
             self.delays,
             self.transactions,
             self.publishes,
+            self.outbox,
             self.passing,
             self.moves,
-            self.outbox,
         )
         audit = config.audit
         self.audit: AuditLog | None = None

@@ -288,14 +288,12 @@ class Sender:
         """
         if self._core.admission.refuses():
             return self._broker.log.put(placed.batch)  # which gives the reason
-        if self._broker.replication.may_be_behind():
-            reason = "messages stored by the last master are not confirmed yet: try again"
-            return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason), None
-        if self._is_after_failover():
+        is_young = self._is_after_failover()
+        unknown = self._core.admission.unknown_repeat(self._older_end if is_young else 0)
+        if unknown is not None:
+            return unknown, None
+        if is_young:
             placed = placed._replace(again=True)
-            if self._core.store.dispatched_offset < self._older_end:
-                reason = "messages stored by the last master are not indexed yet: try again"
-                return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason), None
             before = self._before_failover(topic, message.message_id)
             if before is not None:
                 return before, None

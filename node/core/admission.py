@@ -105,10 +105,6 @@ class Admission:
             topic = self._metadata.auto_create(name, queues, owner)
         return topic
 
-    def is_behind(self) -> bool:
-        """Whether this node may still lack what its group confirmed."""
-        return self._replication.may_be_behind()
-
     def refuses(self) -> bool:
         """Whether every put is refused now."""
         return self.closed() is not None or not self._store.writeable
@@ -119,6 +115,20 @@ class Admission:
         Not while it may be behind: the batches of the last master would be stored again.
         """
         return not self._replication.may_be_behind() and not self.refuses()
+
+    def unknown_repeat(self, end: int) -> PutResult | None:
+        """Why a repeat may not be recognised by its unique key now: not all that lies below a log
+        offset is confirmed and indexed. None if it is.
+        """
+        lacking = ""
+        if self._replication.may_be_behind():
+            lacking = "confirmed"
+        elif self._store.dispatched_offset < end:
+            lacking = "indexed"
+        if not lacking:
+            return None
+        reason = f"messages stored by the last master are not {lacking} yet: try again"
+        return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
 
     # -- changes of metadata -------------------------------------------------------------------
 

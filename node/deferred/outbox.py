@@ -77,18 +77,6 @@ class Passing(Protocol):
         """
 
 
-class PassesNothing:
-    """Passing of a node that does not reach other replica groups."""
-
-    def is_held(self, topic: str, queue_id: int) -> bool:
-        """See Passing."""
-        return False
-
-    async def deliver(self, batch: PutBatch, to: Place) -> PutResult:
-        """See Passing. Raises Unavailable."""
-        raise sdk.Unavailable(f"replica group {to.group} is not reached from here")
-
-
 class Outbox:
     """What this node stores for queues that move, while it is the master."""
 

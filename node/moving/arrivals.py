@@ -156,6 +156,9 @@ class Arrivals:
         if refused is not None:
             return refused, None
         batch, doubtful = batch_of(delivery), delivery.again or delivery.repeat
+        unknown = self._core.admission.unknown_repeat(0) if doubtful else None
+        if unknown is not None:
+            return unknown, None
         if batch.producer:
             try:
                 return self._store(stream, batch, delivery)
@@ -163,8 +166,9 @@ class Arrivals:
                 pass  # its table has forgotten what this is a repeat of, or is too new for it
         if not doubtful:
             return self._store(stream, without_producer(batch), delivery)
-        if not await self._is_indexed(stream, delivery):
-            return PutResult(UNAVAILABLE, "what may be stored already is not indexed yet"), None
+        unknown = await self._not_indexed(stream, delivery)
+        if unknown is not None:
+            return unknown, None
         found = self._found(batch, born=not delivery.repeat)
         if found is not None:
             return self._rest(stream, delivery, batch, found)
@@ -177,8 +181,6 @@ class Arrivals:
         refused = core.admission.refused_put()
         if refused is not None:
             return refused
-        if (delivery.again or delivery.repeat) and core.admission.is_behind():
-            return PutResult(UNAVAILABLE, "what the last master stored is not confirmed yet")
         guest = core.metadata.tables.moves.guest_of(delivery.topic, delivery.queue_id)
         if guest is None or guest.first is None:
             return PutResult(UNAVAILABLE, f"queue {where} continues none that moved here")
@@ -209,17 +211,17 @@ class Arrivals:
 
     # -- repeats that only the index knows ---------------------------------------------------------
 
-    async def _is_indexed(self, stream: _Stream, delivery: wire.Delivery) -> bool:
-        """Wait until the index has all that may be meant; False if that takes too long."""
+    async def _not_indexed(self, stream: _Stream, delivery: wire.Delivery) -> PutResult | None:
+        """Wait until the index has all that may be meant; why it has not, if that takes long."""
         store, loop = self._core.store, asyncio.get_running_loop()
         end = store.max_offset if delivery.repeat else stream.end
         until = loop.time() + INDEX_SECONDS
-        while store.dispatched_offset < end:
+        while (unknown := self._core.admission.unknown_repeat(end)) is not None:
             if loop.time() >= until:
-                return False
+                break
             self._core.log.pump_soon()
             await asyncio.sleep(PAUSE_SECONDS)
-        return True
+        return unknown
 
     def _found(self, batch: PutBatch, born: bool) -> _Found | None:
         """The first messages of a batch that are stored.

@@ -259,7 +259,13 @@ class MoveService:
         self._check_rows()
         await self._until_settled()
         known = self._moves.get((topic, queue_id))
+        if known is not None and known.is_ending:
+            await self._told(known)
         if known is not None and not known.is_over:
+            if known.is_ending:
+                raise sdk.Busy(
+                    f"the last move of queue {topic}/{queue_id} has not been revoked yet"
+                )
             if known.progress().target != target:
                 raise sdk.BadRequest(
                     f"queue {topic}/{queue_id} moves to {known.progress().target} already: abort "

@@ -6,8 +6,8 @@ until all of them have come back; then they go again, in order. Where the stream
 has no answer goes again, marked.
 
 Rules: batches of one queue are stored in the order in which they came, also where some waited for
-the queue to be released. Before a batch goes on, this node's log is asked for what it has of it.
-Nothing goes on from a node that does not lead. A put waits no longer than its client; then its
+the queue to be released. Before a batch is sent, this node's log is asked for what it has of it.
+A node that does not lead passes on nothing. A put waits no longer than its client; then its
 outcome is unknown if it was ever sent. So many wait, and no more.
 """
 
@@ -99,8 +99,9 @@ class _Put:
 
 @dataclass(slots=True)
 class _Queue:
-    """A queue whose puts are not stored here. released: they go on; else they wait. held: by the
-    move, before the log has a seal; it would store them.
+    """A queue whose puts are not stored here. released: they are passed on; else they wait.
+
+    held: by its move, before the log has a seal: it would store them.
     """
 
     held: bool = False
@@ -111,7 +112,7 @@ class _Queue:
 class Passing:
     """Puts that other groups store.
 
-    queues: those whose puts are held, or go on; empty where no queue of this mastership moved.
+    queues: those whose puts are held, or passed on; empty where no queue of this mastership moved.
     """
 
     def __init__(
@@ -250,7 +251,7 @@ class Passing:
         put.into(queue.waiting)
 
     def _begin(self, put: _Put) -> None:
-        """Ask the log what it has of a put; the rest is stored here, or goes on."""
+        """Ask the log what it has of a put; the rest is stored here, or sent there."""
         result = self._admission.refused_put()
         try:
             result = result or self._log.write(put.batch)
@@ -353,7 +354,7 @@ class _Line:
     waiting: not sent on the stream that is open. sent: the queues that those go to which have no
     answer on it, also where nobody waits for it any more; flying: the others. back: by the queue
     that they go to, those that were not stored, and those behind them. blocked: the queues of
-    which the target takes nothing until it is told that the first of these comes again.
+    which the target takes nothing until the first of these comes again.
     """
 
     def __init__(self, passing: Passing, group: str) -> None:

@@ -26,6 +26,7 @@ from duolog_server.ha.moverevents import (
     Hold,
     NotSealed,
     Opened,
+    Refused,
     Release,
     Reply,
     Report,
@@ -45,6 +46,7 @@ log = structlog.get_logger("duolog.moves")
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.05, 1.0
 SEAL_SECONDS = 30.0  # within which a move has sealed its queue, or is aborted
 WAITING = "WAITING"
+ENDING = frozenset({State.REVOKING, State.CLEARING})
 UNSEALED = frozenset({State.PREPARING, State.RESERVING})
 
 
@@ -132,6 +134,11 @@ class RunningMove:
         """Whether it may be aborted."""
         return self.mover is None or self.mover.state in UNSEALED
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether nothing is left to do but to revoke it."""
+        return self.mover is not None and self.mover.state in ENDING
+
     def progress(self) -> Progress:
         """How far it is."""
         mover, at = self.mover, self.span.at
@@ -164,6 +171,8 @@ class RunningMove:
         self.mover = mover
         if mover.holds:
             self._held_since = self._ports.times.mono_ms()
+        elif mover.state is State.REVOKING:
+            self._verdict = "the master that began it had not sealed the queue: begin it again"
 
     async def begin(self, new_id: Callable[[], str]) -> None:
         """Its turn has come: begin it, and run it until it is over."""
@@ -217,9 +226,12 @@ class RunningMove:
         """Pass an event to the machine."""
         assert self.mover is not None, "its turn has come"
         before = self.mover.state
-        if self._gone and isinstance(event, Answered) and isinstance(event.reply, Opened):
-            self.mover = replace(self.mover, state=State.ENDED)
-            return self._perform(())
+        match event:
+            case Answered(Refused(_, reason)) if before is State.RESERVING:
+                self._verdict = reason
+            case Answered(Opened()) if self._gone:  # nothing can be sealed here any more
+                self.mover = replace(self.mover, state=State.ENDED)
+                return self._perform(())
         self.mover, effects = self.mover.step(event)
         if self.mover.state is not before:
             log.debug("move", state=self.mover.state.value, move=self.mover.move, topic=self.topic)

@@ -62,7 +62,8 @@ class Placed(NamedTuple):
     """A checked batch in the queue in which it is stored.
 
     topic: the one that its consumers read. kind: of its messages, for the counters. again: an
-    earlier attempt may have been passed on to where its queue continues.
+    earlier attempt may have been passed on to where its queue continues. own: of the node itself,
+    whose outbox has it if its queue continues elsewhere.
     """
 
     topic: str
@@ -70,6 +71,7 @@ class Placed(NamedTuple):
     batch: PutBatch
     no_wait: bool = False
     again: bool = False
+    own: bool = False
 
 
 class Sends:
@@ -79,9 +81,9 @@ class Sends:
         self,
         core: Core,
         passing: Passing,
-        outbox: Outbox,
         delays: DelayService,
         transactions: TransactionService,
+        outbox: Outbox,
     ) -> None:
         self._core = core
         self._passing = passing
@@ -90,32 +92,23 @@ class Sends:
         self._transactions = transactions
 
     def send(
-        self, send: Send, user: str, *, admitted: bool = False
+        self, send: Send, user: str | None, *, admitted: bool = False
     ) -> tuple[PutResult, Outcome | None]:
         """Store a batch in a topic that is made if it is missing. See `put`.
 
-        user: the caller; empty where there are no users. admitted: `Admission.closed` was asked
-        just now. Raises the errors of `Admission.writable_topic`, `place` and `charge`.
+        user: the caller; empty where there are no users; None for a batch that was checked, and
+        charged to quotas, before. admitted: `Admission.closed` was asked just now. Raises the
+        errors of `Admission.writable_topic`, `place` and `charge`.
         """
         batch = send.batch
-        self._core.admission.writable_topic(batch.topic, user, queue_id=batch.queue_id)
+        self._core.admission.writable_topic(batch.topic, user or "", queue_id=batch.queue_id)
         placed = self.place(send)
-        if self._core.throttle.on:
+        if user is None:
+            placed = placed._replace(own=True)
+            placed.batch.waited_in += (OUTBOX_TOPIC,)
+        elif self._core.throttle.on:
             self.charge(Who.at(user, batch.born_host.address), batch)
         return self.put(placed, admitted=admitted)
-
-    def own(self, send: Send) -> tuple[PutResult, Outcome | None]:
-        """Store a batch of the node itself, which was checked and charged to quotas before: where
-        its queue moves, in the outbox. Raises as `send`.
-        """
-        core, batch = self._core, send.batch
-        core.admission.writable_topic(batch.topic, "", queue_id=batch.queue_id)
-        placed = self.place(send)
-        placed.batch.waited_in += (OUTBOX_TOPIC,)
-        refused = core.admission.refused_put()
-        result = refused or self._outbox.stored(placed.batch, core.log.write)
-        self.count_refusal(result)
-        return self._stored(placed, result)
 
     def charge(self, who: Who, batch: PutBatch) -> None:
         """Charge the messages of a batch to quotas; last, as what is refused uses nothing.
@@ -192,19 +185,16 @@ class Sends:
         """
         core, batch, held = self._core, placed.batch, self._passing.queues
         refused = None if admitted else core.admission.refused_put()
-        if held and refused is None and (batch.topic, batch.queue_id) in held:
+        if held and refused is None and not placed.own and (batch.topic, batch.queue_id) in held:
             return self._passed_on(placed)
-        result = refused or core.log.write(batch)
-        if result.moved_to is not None:
-            return self._passed_on(placed)
-        return self._stored(placed, result)
-
-    def _stored(self, placed: Placed, result: PutResult) -> tuple[PutResult, Outcome | None]:
-        """Count what is stored; its result, and what its answer waits for."""
+        write = core.log.write
+        result = refused or (self._outbox.stored(batch, write) if placed.own else write(batch))
         if result.status is not PutMessageStatus.PUT_OK:
+            if result.moved_to is not None:
+                return self._passed_on(placed)
             return result, None
         self._count(placed, result.count)
-        return result, self._watched(self._core.log.settle(result.end_offset, placed.no_wait))
+        return result, self._watched(core.log.settle(result.end_offset, placed.no_wait))
 
     def _count(self, placed: Placed, count: int) -> None:
         """Count messages that were stored here."""

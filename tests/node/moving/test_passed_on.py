@@ -5,15 +5,25 @@ from pathlib import Path
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 
+from duolog_server.compat.grpc.protocol.stubs import Code
+from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.ha.moverevents import Reserve
 from duolog_server.ha.movetarget import records_for
 from duolog_server.node.broker import Broker
 from duolog_server.serve.server import Node
 from duolog_server.store.moves import Place
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.record import parse_message_id
+from tests.compat.grpc.api import Api, message
+from tests.compat.remoting.client import LETTERS, connected
+from tests.compat.remoting.requests import write_batch
+from tests.known import known
 from tests.node.replicas import WAIT_SECONDS, broker_of, start_groups
 from tests.nodefixtures import StartNode
 from tests.support import read_all
+from tests.until import until
 
 A, B = "broker-a", "broker-b"
 QUEUES = 2
@@ -21,7 +31,7 @@ QUEUES = 2
 
 @pytest.fixture
 async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
-    made = await start_groups(start_node, tmp_path)
+    made = await start_groups(start_node, tmp_path, remoting={"listen": "127.0.0.1:0"})
     async with duolog.Client(f"127.0.0.1:{made[A].port}", timeout=WAIT_SECONDS) as client:
         await client.admin.create_topic("T", QUEUES)
     return made
@@ -81,3 +91,123 @@ async def test_an_sdks_messages_are_found_where_the_queue_continues(
     assert bodies(target, to.queue_id) == [b"%d" % k for k in range(1, 200)]
     assert target.log.counters.messages_in >= 199
     assert source.validate() == target.validate() == ""
+
+
+async def test_messages_of_rocketmqs_clients_go_on_as_well(nodes: dict[str, Node]) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    to = await move(source, target)
+    async with connected(nodes[A]) as client:
+        one = await client.send("T", b"0", "UNIQ_KEY\x01k0")
+        assert (one.code, one.fields["queueId"], one.fields["queueOffset"]) == (0, "0", "0")
+        record = known(target.store.record_at("T", to.queue_id, QueueOffset(0)))
+        host, offset = parse_message_id(one.fields["msgId"])
+        assert (host.port, offset) == (known(nodes[B].remoting).port, record.physical_offset)
+        together = await asyncio.gather(
+            *(client.begin_send("T", b"%d" % k, f"UNIQ_KEY\x01k{k}", k % 2) for k in range(1, 41))
+        )
+        assert [(a.code, int(a.fields["queueId"])) for a in together] == [
+            (0, k % 2) for k in range(1, 41)
+        ]
+    moved = [b"%d" % k for k in range(0, 41, 2)]
+    assert bodies(target, to.queue_id) == moved
+    assert bodies(source, 0) == []
+    assert bodies(source, 1) == [b"%d" % k for k in range(1, 41, 2)]
+
+
+async def test_a_batch_of_rocketmqs_has_an_id_for_each_message(nodes: dict[str, Node]) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    to = await move(source, target)
+    fields = {
+        "producerGroup": "p", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": 4,
+        "queueId": 0, "sysFlag": 0, "bornTimestamp": 9, "flag": 0, "properties": "",
+        "reconsumeTimes": 0, "batch": "true",
+    }  # fmt: skip
+    short = {LETTERS[name]: value for name, value in fields.items()}
+    body = write_batch([(k, b"%d" % k, b"UNIQ_KEY\x01k%d" % k) for k in range(3)])
+    async with connected(nodes[A]) as client:
+        answer = await client.ask(RequestCode.SEND_BATCH_MESSAGE, short, body)
+    assert (answer.code, answer.fields["queueOffset"]) == (0, "0")
+    records = [known(target.store.record_at("T", to.queue_id, QueueOffset(k))) for k in range(3)]
+    assert [(record.body, record.flag) for record in records] == [(b"%d" % k, k) for k in range(3)]
+    ids = [parse_message_id(one)[1] for one in answer.fields["msgId"].split(",")]
+    assert ids == [record.physical_offset for record in records]
+
+
+async def test_a_message_of_rocketmqs_api_is_stored_once(nodes: dict[str, Node]) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    places = [await move(source, target, queue_id, f"m{queue_id}") for queue_id in range(QUEUES)]
+    api = Api(nodes[A])
+    sent = [message(b"%d" % k, message_group="g") for k in range(5)]
+    for _ in range(2):
+        for k, one in enumerate(sent):
+            reply = await api.send(one)
+            assert (reply.status.code, reply.entries[0].offset) == (Code.OK, k)
+    await api.close()
+    found = [bodies(target, to.queue_id) for to in places]
+    assert sorted(found) == [[], [b"%d" % k for k in range(5)]]
+    assert bodies(source, 0) == bodies(source, 1) == []
+
+
+async def restarted(start_node: StartNode, root: Path, old: Node) -> Node:
+    """The only node of a group, at the same addresses, once it leads again."""
+    await old.stop()
+    config = old.config
+    made = await start_node(
+        root / config.node.group,
+        f"127.0.0.1:{old.port}",
+        ha={"listen": free_endpoint(), "in_sync_replicas": 1},
+        name=config.node.name,
+        registry=old._given_registry,
+        group=config.node.group,
+        broker_role="AUTO",
+    )
+    await until(lambda: not broker_of(made).admission.refuses())
+    await until(lambda: not broker_of(made).replication.may_be_behind())
+    return made
+
+
+async def test_a_restart_of_the_target_loses_doubles_and_reorders_nothing(
+    nodes: dict[str, Node], start_node: StartNode, tmp_path: Path
+) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    to = await move(source, target)
+    places = [("T", key) for key in ("k", "l", "m")]
+    async with (
+        duolog.Client(f"127.0.0.1:{nodes[A].port}", timeout=WAIT_SECONDS) as client,
+        client.producer() as producer,
+    ):
+
+        async def send_all(key: str) -> None:
+            for k in range(60):
+                body = f"{key}{k}".encode()
+                await producer.send("T", body, queue_id=0, group=A, key=key, timeout=WAIT_SECONDS)
+
+        sending = [asyncio.ensure_future(send_all(key)) for _, key in places]
+        await until(lambda: len(bodies(target, to.queue_id)) > 10)
+        target = broker_of(await restarted(start_node, tmp_path, nodes[B]))
+        await asyncio.gather(*sending)
+    found = bodies(target, to.queue_id)
+    for _, key in places:
+        mine = [body for body in found if body.startswith(key.encode())]
+        assert mine == [f"{key}{k}".encode() for k in range(60)]
+    assert len(found) == 180
+
+
+async def test_a_message_that_is_sent_again_to_the_next_master_of_the_source_is_stored_once(
+    nodes: dict[str, Node], start_node: StartNode, tmp_path: Path
+) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    places = [await move(source, target, queue_id, f"m{queue_id}") for queue_id in range(QUEUES)]
+    api, one = Api(nodes[A]), message(b"x", message_group="g")
+    first = await api.send(one)
+    await api.close()
+    nodes[A] = await restarted(start_node, tmp_path, nodes[A])
+    source, api = broker_of(nodes[A]), Api(nodes[A])
+    sending = asyncio.ensure_future(api.send(one))
+    await until(lambda: source.passing.queues)
+    for queue_id, to in enumerate(places):
+        source.passing.release("T", queue_id, to)
+    again = await sending
+    assert (again.status.code, again.entries[0].offset) == (Code.OK, first.entries[0].offset)
+    await api.close()
+    assert sorted(bodies(target, to.queue_id) for to in places) == [[], [b"x"]]
