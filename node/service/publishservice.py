@@ -436,7 +436,7 @@ class PublishService:
             repeat_of = self._replication.history.held_from(end, nonce) if again else None
             try:
                 send = send_of(request, staged.born_host, request.bodies, repeat_of, accepted=True)
-                result, future = self._sends.own(send)
+                result, future = self._sends.send(send, None)
                 if result.status is PutMessageStatus.PUT_OK:
                     return future
                 reason, later = result.reason, result.status in _LATER
