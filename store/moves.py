@@ -96,7 +96,9 @@ class Moves:
         guests = self.guests.get(topic, {})
         guest = guests.get(queue_id)
         name = guest.name if guest is not None else Place(group, queue_id)
-        later = (one for one, span in guests.items() if span.name == name and span.first is not None)
+        later = (
+            one for one, span in guests.items() if span.name == name and span.first is not None
+        )
         return max(queue_id, *later, -1)
 
     def opened(self) -> Iterator[tuple[QueueKey, int]]:

@@ -442,7 +442,7 @@ class _Line:
         if isinstance(problem, grpc.RpcError):
             problem = sdk.error_of(problem)
         reason = f"group {self._group}: {problem}"[:500]
-        log.info("a stream to another group ended", group=self._group, reason=reason)
+        log.info("a stream to another group ended", to_group=self._group, reason=reason)
         tables = (self._waiting, self._flying, *self._back.values())
         puts = [put for table in tables for put in table.values()]
         self._sent.clear()

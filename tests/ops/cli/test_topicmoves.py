@@ -16,7 +16,7 @@ from duolog_server.serve.server import Node
 from duolog_server.store.metadata import TopicConfig
 from tests.node.moving.fakemoves import with_fakes
 from tests.node.replicas import WAIT_SECONDS, broker_of, start_groups
-from tests.nodefixtures import StartNode
+from tests.nodefixtures import StartNode, received
 from tests.until import until
 
 Run = Callable[..., Awaitable[Result]]
@@ -50,8 +50,8 @@ async def client(nodes: dict[str, Node]) -> object:
 def run(nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command of `duolog topic` at a node of the group that does not hold the queue."""
 
-    async def ran(*words: str) -> Result:
-        given = ["topic", *words, "-e", f"127.0.0.1:{nodes[B].port}"]
+    async def ran(*words: str, noun: str = "topic") -> Result:
+        given = [noun, *words, "-e", f"127.0.0.1:{nodes[B].port}"]
         monkeypatch.setattr(sys, "argv", ["duolog", *given])
         return await asyncio.to_thread(CliRunner().invoke, main.app, given)
 
@@ -79,6 +79,44 @@ async def test_a_queue_moves_and_the_topic_shows_where_its_stretches_are(
     assert found["queues"] == {A: 2, B: 2}
     table = await run("describe", "T")
     assert f"{A}/0\t{B}/2\t3\t\t0\tTrue" in table.stdout
+
+
+async def test_a_queue_moves_there_and_back_while_it_is_sent_to_and_read(
+    nodes: dict[str, Node], client: duolog.Client, run: Run
+) -> None:
+    """With the nodes' own move services: nothing is lost, doubled or out of order."""
+    sent, over = list[bytes](), asyncio.Event()
+    async with client.producer() as producer, client.consumer("readers", "T") as consumer:
+
+        async def send() -> None:
+            while not over.is_set():
+                body = b"%d" % len(sent)
+                receipt = await producer.send("T", body, queue_id=0, group=A)
+                assert receipt.queue_offset == 3 + len(sent)
+                sent.append(body)
+
+        sending = asyncio.ensure_future(send())
+        await until(lambda: len(sent) > 20 or sending.done())
+        moved = await run("move", "T", f"{A}/0", "--to", B)
+        assert moved.exit_code == 0, moved.stderr
+        count = len(sent)
+        await until(lambda: len(sent) > count + 20 or sending.done())
+        back = await run("move", "T", f"{A}/0", "--to", A)
+        assert back.exit_code == 0, back.stderr
+        count = len(sent)
+        await until(lambda: len(sent) > count + 20 or sending.done())
+        over.set()
+        await sending
+        read = [(await received(consumer)).body for _ in range(3 + len(sent))]
+        assert read == [b"1", b"2", b"3", *sent]
+    shown = json.loads((await run("describe", "T", "--json")).stdout)
+    assert [row["takes_messages"] for row in shown["spans"]] == [False, False, True]
+    assert [row["queue"] for row in shown["spans"]] == [f"{A}/0"] * 3
+    ends = [(row["first"], row["end"]) for row in shown["spans"]]
+    assert ends[0][1] == ends[1][0]
+    assert ends[1][1] == ends[2][0]
+    explained = await run("explain", "readers", noun="group")
+    assert "no problems found" in explained.stdout, explained.stdout
 
 
 async def test_a_queue_that_moved_moves_on_from_where_it_is(
