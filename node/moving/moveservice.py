@@ -227,19 +227,24 @@ class MoveService:
                 await self._rows.commit(topic, Commit(row, seen.revision))
         for (topic, name), seen in rows.items():
             row, exists = seen.row, self._metadata.exists(topic)
-            if row is None:
+            if row is None or self._group not in (name.group, row.at.group):
                 continue
-            if exists and name.group == self._group != row.at.group:
+            if row.at.group != self._group:
                 self._check_sealed(topic, row)
-            elif not exists and row.at.group == self._group and not row.move:
+            elif not row.move and not (exists and self._has(topic, name, row.at)):
                 await self._rows.remove(topic, name, seen.revision)
+
+    def _has(self, topic: str, name: Place, at: Place) -> bool:
+        """Whether a queue of this group carries a name; not if the topic was made again."""
+        guest = self._metadata.tables.moves.guest_of(topic, at.queue_id)
+        return at == name if guest is None else guest.name == name
 
     def _check_sealed(self, topic: str, row: Row) -> None:
         """Log that a queue has moved by its row, and not by this log; not of an older topic."""
         queue = topic, row.name.queue_id
-        if queue in self._forked or topic in self._metadata.births.topics:
-            return
-        if self._metadata.stored_moves.seal_of(*queue) is None:
+        is_known = self._metadata.exists(topic) and topic not in self._metadata.births.topics
+        sealed = self._metadata.stored_moves.seal_of(*queue) is not None
+        if is_known and not sealed and queue not in self._forked:
             self._forked.add(queue)
             log.error(
                 "the log has lost that a queue moved",

@@ -14,9 +14,11 @@ from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.metadata import new_group
 from duolog_server.store.moves import Place
 from duolog_server.store.status import PutMessageStatus
+from tests.known import known
 from tests.node.replicas import broker_of, start_groups
 from tests.nodefixtures import StartNode
 from tests.support import NOW
+from tests.until import until
 
 A, B = "broker-a", "broker-b"
 
@@ -66,3 +68,65 @@ async def test_a_queue_moves_and_its_guest_begins_where_it_ends(nodes: dict[str,
         await a.moves.begin("T", 1, "broker-c")
     assert a.moves.progress("T") == [progress]
     assert a.validate() == b.validate() == ""
+
+
+@pytest.fixture
+def quick_scans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duolog_server.node.moving.moveservice.SCAN_SECONDS", 0.05)
+
+
+@pytest.mark.usefixtures("quick_scans")
+async def test_a_topic_that_is_deleted_everywhere_and_made_again_moves_again(
+    nodes: dict[str, Node],
+) -> None:
+    a, b = broker_of(nodes[A]), broker_of(nodes[B])
+    for _ in range(2):
+        await make_topic(a)
+        await put(a, 1, b"0")
+        await until(lambda: is_free(a))
+        progress = await moved(a)
+        assert progress.to is not None
+        assert (await put(b, progress.to.queue_id, b"1")).queue_offset == progress.end
+        for broker in (a, b):
+            await broker.metadata.delete_topic("T")
+    await until(lambda: is_free(a))
+
+
+async def is_free(broker: Broker) -> bool:
+    """Whether the registry says nothing of queues that moved."""
+    return not await broker.moves._rows.read_all()
+
+
+async def test_a_queue_comes_back_under_another_id(nodes: dict[str, Node]) -> None:
+    """From its guest it moves on, and its name and offsets stay."""
+    a, b = broker_of(nodes[A]), broker_of(nodes[B])
+    await make_topic(a)
+    await put(a, 1, b"0")
+    there = (await moved(a)).to
+    assert there is not None
+    await put(b, there.queue_id, b"1", b"2")
+    progress = await moved(b, there.queue_id, A)
+    assert (progress.name, progress.to, progress.end) == (Place(A, 1), Place(A, 2), 3)
+    assert (await put(a, 2, b"3")).queue_offset == 3
+    rows = await a.moves._rows.read_all()
+    assert {key: seen.row for key, seen in rows.items()} == {
+        ("T", Place(A, 1)): Row(Place(A, 1), Place(A, 2))
+    }
+
+
+@pytest.mark.usefixtures("quick_scans")
+async def test_rows_that_the_registry_lost_are_written_by_those_who_have_the_queues(
+    nodes: dict[str, Node],
+) -> None:
+    a, b = broker_of(nodes[A]), broker_of(nodes[B])
+    await make_topic(a)
+    to = (await moved(a)).to
+    seen = (await a.moves._rows.read_all())["T", Place(A, 1)]
+    await a.moves._rows.remove("T", Place(A, 1), seen.revision)
+
+    async def is_back() -> bool:
+        rows = await b.moves._rows.read_all()
+        found = rows.get(("T", Place(A, 1)))
+        return found is not None and found.row == Row(Place(A, 1), known(to))
+
+    await until(is_back)
