@@ -10,7 +10,7 @@ from duolog import _errors as sdk
 from duolog.testing._ports import free_endpoint
 
 from duolog_server.ha.mover import State
-from duolog_server.ha.moverevents import Open, Refused, Request, Reserve, Row
+from duolog_server.ha.moverevents import Commit, Open, Refused, Request, Reserve, Row
 from duolog_server.ha.movetarget import records_for, reply_to
 from duolog_server.ha.queuerows import row_key, row_to_bytes
 from duolog_server.ha.registry import Delete, Put, RegistryUnavailable, Transaction
@@ -286,6 +286,80 @@ async def test_a_second_move_of_a_queue_is_refused_and_the_same_one_joined(sourc
     source.target.deaf.clear()
     assert await first == await second
     assert source.target.kinds.count("Open") == 1
+
+
+async def test_a_seal_that_cannot_be_stored_is_made_where_the_queue_ends_later(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node's own messages may come between two attempts."""
+    broker, write, refused = source.broker, source.broker.log.write, list[bytes]()
+    monkeypatch.setattr("duolog_server.node.moving.runningmove.PAUSE_SECONDS", 0.0)
+
+    def no_room(batch: PutBatch) -> PutResult:
+        body = batch.columns.bodies.tobytes()
+        if b'"op":"seal"' in body and len(refused) < 3:
+            refused.append(body)
+            assert write(PutBatch("T", 0, Columns.of([b"own"]), NOW, accepted=True)).count == 1
+            return PutResult(PutMessageStatus.CREATE_MAPEDFILE_FAILED, "no room")
+        return write(batch)
+
+    monkeypatch.setattr(broker.log, "write", no_room)
+    progress = await source.begin()
+    assert (progress.state, progress.end, len(refused)) == ("DONE", 3, 3)
+    assert source.target.moves.first_of("T", 4) == 3
+
+
+async def test_puts_wait_while_no_change_is_taken(source: Source) -> None:
+    metadata = source.broker.metadata
+    taken = metadata.refused
+    source.target.lost.add(Reserve)
+    task = source.begin()
+    await source.reach(State.RESERVING)
+    metadata.refused = lambda: sdk.Busy("too few replicas")
+    source.target.lost.clear()
+    await source.reach(State.SEALING)
+    await until(lambda: "too few replicas" in source.broker.moves.progress()[0].reason)
+    assert source.is_held()
+    metadata.refused = taken
+    assert (await task).state == "DONE"
+
+
+async def test_puts_wait_for_an_operator_where_the_target_contradicts_a_seal(
+    source: Source, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after an unclean election of the target; until it says otherwise."""
+    source.target.deaf.add(Open)
+    task = source.begin()
+    await source.reach(State.OPENING)
+    reserved = source.target.moves
+    source.target.moves = Moves()
+    source.target.deaf.clear()
+    progress = await task
+    assert (progress.state, progress.pause_ms > 0) == ("STRANDED", True)
+    assert "to Place(group='b', queue_id=4) at offset 0: no queue is reserved" in progress.reason
+    assert source.is_held()
+    assert capsys.readouterr().out.count("a move needs an operator") == 1
+    source.target.moves = reserved
+    await source.reach(State.DONE)
+    assert source.broker.moves.progress()[0].reason == ""
+    assert not source.is_held()
+
+
+async def test_only_the_master_of_this_mastership_writes_rows(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, service = source.broker.moves._rows, source.node.failover
+    assert service is not None
+    commit = Commit(Row(Place(A, 0), Place(A, 0)), 0)
+    lock = service._keys.lock
+    taken = source.registry.get(lock).rows[lock]
+    source.registry.commit(Transaction((), (Put(lock, taken.value, taken.lease),)))  # anew
+    with pytest.raises(sdk.Unavailable, match="the state of the group changed meanwhile"):
+        await rows.commit("T", commit)
+    assert source.row() is None
+    monkeypatch.setattr(type(service.machine), "_is_mine", lambda _: False)
+    with pytest.raises(sdk.NotMaster):
+        await rows.commit("T", commit)
 
 
 # -- failovers of the source -----------------------------------------------------------------------
