@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import duolog
 import pytest
 from duolog import _errors as sdk
 
@@ -15,8 +16,8 @@ from duolog_server.store.metadata import new_group
 from duolog_server.store.moves import Place
 from duolog_server.store.status import PutMessageStatus
 from tests.known import known
-from tests.node.replicas import broker_of, start_groups
-from tests.nodefixtures import StartNode
+from tests.node.replicas import WAIT_SECONDS, broker_of, start_groups
+from tests.nodefixtures import StartNode, received
 from tests.support import NOW
 from tests.until import until
 
@@ -68,6 +69,26 @@ async def test_a_queue_moves_and_its_guest_begins_where_it_ends(nodes: dict[str,
         await a.moves.begin("T", 1, "broker-c")
     assert a.moves.progress("T") == [progress]
     assert a.validate() == b.validate() == ""
+
+
+@pytest.mark.usefixtures("quick_groups")
+async def test_a_group_without_queues_of_its_own_gets_nothing_from_producers(
+    nodes: dict[str, Node],
+) -> None:
+    """A guest made the topic there: keys keep their queues, and consumers find no others."""
+    a = broker_of(nodes[A])
+    await make_topic(a)
+    await moved(a)
+    endpoint = f"127.0.0.1:{nodes[B].port}"
+    async with duolog.Client(endpoint, timeout=WAIT_SECONDS) as client:
+        slots = await client.producer()._topics.slots("T", 5)
+        assert sorted(slots) == [(A, 0), (A, 1)]
+        with pytest.raises(duolog.BadRequest, match="T has no queues of its own in this group"):
+            await client.producer().send("T", b"x", queue_id=0, group=B)
+        async with client.producer() as producer:
+            await producer.send("T", b"x", queue_id=0, group=A)
+        async with client.consumer("g", "T") as consumer:
+            assert (await received(consumer)).body == b"x"
 
 
 @pytest.fixture
