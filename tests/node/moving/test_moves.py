@@ -85,6 +85,13 @@ async def test_a_group_without_queues_of_its_own_gets_nothing_from_producers(
         assert sorted(slots) == [(A, 0), (A, 1)]
         with pytest.raises(duolog.BadRequest, match="T has no queues of its own in this group"):
             await client.producer().send("T", b"x", queue_id=0, group=B)
+        await client.admin.create_topic("T", 2)  # as programs do at each start
+        await client.admin.alter_topic("T", perm=4)
+        await client.admin.alter_topic("T", perm=6)
+        with pytest.raises(duolog.TopicExists):
+            await client.admin.create_topic("T", 2, perm=4)
+        listed = await client.admin.topics(["T"])
+        assert {topic.group: topic.queues for topic in listed} == {A: 2, B: 0}
         async with client.producer() as producer:
             await producer.send("T", b"x", queue_id=0, group=A)
         async with client.consumer("g", "T") as consumer:
