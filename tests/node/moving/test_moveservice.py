@@ -10,7 +10,7 @@ from duolog import _errors as sdk
 from duolog.testing._ports import free_endpoint
 
 from duolog_server.ha.mover import State
-from duolog_server.ha.moverevents import Commit, Open, Refused, Request, Reserve, Row
+from duolog_server.ha.moverevents import Commit, Open, Refused, Request, Reserve, Revoke, Row
 from duolog_server.ha.movetarget import records_for, reply_to
 from duolog_server.ha.queuerows import row_key, row_to_bytes
 from duolog_server.ha.registry import Delete, Put, RegistryUnavailable, Transaction
@@ -325,9 +325,10 @@ async def test_puts_wait_while_no_change_is_taken(source: Source) -> None:
 
 
 async def test_puts_wait_for_an_operator_where_the_target_contradicts_a_seal(
-    source: Source, capsys: pytest.CaptureFixture[str]
+    source: Source, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after an unclean election of the target; until it says otherwise."""
+    monkeypatch.setattr("duolog_server.node.moving.runningmove.STRANDED_SECONDS", 0.01)
     source.target.deaf.add(Open)
     task = source.begin()
     await source.reach(State.OPENING)
@@ -380,6 +381,33 @@ async def test_a_later_master_revokes_what_was_not_sealed(source: Source, kept: 
     again = await source.begin()
     assert (again.state, again.end) == ("DONE", 1)
     assert [guest.revoked for guest in source.target.moves.guests["T"].values()] == [True, False]
+
+
+async def test_a_call_ends_with_the_mastership_that_it_waits_for(source: Source) -> None:
+    source.target.deaf.add(Open)
+    task = source.begin()
+    await source.reach(State.OPENING)
+    await source.fail_over()
+    with pytest.raises((sdk.Unavailable, sdk.NotMaster)):
+        await task
+    again = source.begin()
+    source.target.deaf.clear()
+    progress = await again
+    assert (progress.state, progress.to) == ("DONE", Place(B, 4))
+
+
+async def test_calls_that_wait_for_the_end_of_a_move_begin_one_new_move(source: Source) -> None:
+    source.target.deaf |= {Reserve, Revoke}
+    first = source.begin()
+    await source.reach(State.RESERVING)
+    abort = asyncio.create_task(source.broker.moves.abort("T", 0))
+    await source.reach(State.REVOKING)
+    later = [source.begin() for _ in range(3)]
+    await until(lambda: source.target.kinds.count("Revoke") > 1)
+    source.target.deaf.clear()
+    assert (await first).state == (await abort).state == "ENDED"
+    assert [(await one).state for one in later] == ["DONE"] * 3
+    assert len(source.target.moves.guests["T"]) == 2
 
 
 @pytest.mark.parametrize("kept", ["deaf", "lost"])
