@@ -186,6 +186,11 @@ class MoveRun:
             return str(violation)  # of a state that need not last
 
 
-def run(seed: int, planned: list[Fault] | None = None, trace: bool = False) -> Outcome:
-    """One run."""
+def run(
+    seed: int,
+    planned: list[Fault] | None = None,
+    trace: bool = False,
+    elected: bool | None = True,
+) -> Outcome:
+    """One run. elected: both groups elect their masters, whatever it says."""
     return MoveRun(seed, planned, trace).run()
