@@ -44,7 +44,8 @@ def _read(
 
 def topic_of(reply: wire.TopicReply) -> descriptions.TopicDescription:
     """A topic."""
-    return described(descriptions.TopicDescription, reply, stats=tuple(map(_stats, reply.stats)))
+    rows = (*reply.stats, *(guest.stats for guest in reply.guests))
+    return described(descriptions.TopicDescription, reply, stats=tuple(map(_stats, rows)))
 
 
 def _stats(row: wire.QueueStats) -> descriptions.QueueStats:

@@ -140,8 +140,8 @@ async def plan_of(client: Client, topic: str, place: QueuePlace, to: str) -> Pla
         client.admin.topics([topic], sizes=True), client.admin.groups()
     )
     rows = [row for part in parts if part.group == place.group for row in part.stats]
-    queue = next((row for row in rows if row.queue_id == place.queue_id), None)
-    return Plan(move, queue or QueueStats(place.queue_id, 0, 0), _readers(groups, topic, place))
+    queue = next(row for row in rows if row.queue_id == place.queue_id)
+    return Plan(move, queue, _readers(groups, topic, place))
 
 
 def _readers(
