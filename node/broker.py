@@ -40,7 +40,7 @@ from duolog_server.node.moving.arrivals import Arrivals
 from duolog_server.node.moving.crossings import Crossings
 from duolog_server.node.moving.moveservice import Links, MoveService
 from duolog_server.node.moving.othergroups import NodeMarks, OtherGroups
-from duolog_server.node.moving.passing import Passing
+from duolog_server.node.moving.passing import Here, Passing
 from duolog_server.node.moving.queuerows import QueueRows
 from duolog_server.node.moving.target import MoveTarget
 from duolog_server.node.pop.liteservice import LiteService
@@ -161,7 +161,8 @@ class Broker:
         self.removal = QueueRemoval(self.log.file_work, self.background.start, self.metadata.exists)
         self.filters = ConsumerFilters(core, self.store.calculate_filter_bits)
         groups, start = self.other_groups, self.background.start
-        self.passing = Passing(self.log, self.admission, groups, self._source, start)
+        here = Here(self._source, self._last_here)
+        self.passing = Passing(self.log, self.admission, groups, here, start)
         self.arrivals = Arrivals(
             core, self.passing, self.store.store_host, lambda: self.dialects.remoting_host
         )
@@ -365,6 +366,10 @@ class Broker:
     def _source(self) -> tuple[str, int]:
         """Of what is passed on: this group, and the epoch of its mastership."""
         return self.group, self.replication.masterships[0]
+
+    def _last_here(self, group: str, topic: str, queue_id: int) -> int:
+        """The newest queue here that carries the name of one: by all that is stored."""
+        return self.metadata.stored_moves.last_here(group, topic, queue_id)
 
     def _standing(self) -> Standing:
         master = self.replication.master

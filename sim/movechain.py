@@ -9,7 +9,9 @@ was given all of it, as it is stored. M9: delayed messages are there once.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from duolog_server.node.deferred import outbox
 from duolog_server.store.moves import Guest, Moves, Place
+from sim import servicechecks
 from sim.clients import read_all
 from sim.movehistory import GROUP, QUEUES, TOPIC, MoveHistory, Sent
 from sim.node import Node
@@ -82,11 +84,14 @@ def unfinished(masters: Mapping[str, Node], history: MoveHistory) -> str:
     for node in masters.values():
         assert node.services is not None, "a run with services"
         broker = node.services.broker
-        if node.may_be_behind():
-            return f"{node.name} does not know its log yet"
+        if why := servicechecks.unfinished(node):
+            return why
         waiting = {name: count for name, count in broker.status().items() if name in PENDING}
         if any(waiting.values()):
             return f"{node.name} has {waiting}"
+        high = node.store.queue_range(outbox.TOPIC, outbox.QUEUE)[1]
+        if max(0, broker.metadata.tables.committed(outbox.GROUP, outbox.TOPIC, 0)) < high:
+            return f"the outbox of {node.name} may have messages up to {high}"
     for name in names(list(masters)):
         for span in chain(masters, name):
             node = masters[span.place.group]
@@ -100,7 +105,7 @@ def unfinished(masters: Mapping[str, Node], history: MoveHistory) -> str:
     return ""
 
 
-PENDING = ("outbox_waiting", "timers_waiting", "moves_under_way", "passing_on")
+PENDING = ("outbox_waiting", "moves_under_way", "passing_on")
 
 
 def final(masters: Mapping[str, Node], history: MoveHistory) -> dict[str, int]:

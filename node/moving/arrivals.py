@@ -10,6 +10,7 @@ What was accepted there is not held to the limits of clients here.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -45,7 +46,7 @@ PAUSE_SECONDS = 0.002
 UNAVAILABLE = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 Answer = tuple[int, PutResult, Outcome | None]
-Unanswered = asyncio.Queue[Answer | None]
+Ready = asyncio.Queue[Answer | None]
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +82,10 @@ class Answers(Protocol):
         """Send one; wait while the sender takes none."""
 
 
+def _ready(ready: Ready, answer: Answer, _: Outcome) -> None:
+    ready.put_nowait(answer)
+
+
 class Arrivals:
     """Stores what other groups pass on."""
 
@@ -99,16 +104,26 @@ class Arrivals:
         self._streams: dict[str, _Stream] = {}  # the last one of each group
 
     async def serve(self, deliveries: AsyncIterator[wire.Delivery], answers: Answers) -> None:
-        """Store a stream of batches, and answer in their order. Raises NotMaster, Unavailable."""
-        unanswered: Unanswered = asyncio.Queue(PUTS_MAX)
+        """Store a stream of batches in their order, and answer each as soon as its outcome is
+        known: it may have to come back through this stream. Raises NotMaster, Unavailable.
+        """
+        ready: Ready = asyncio.Queue()
+        room = asyncio.Semaphore(PUTS_MAX)
         stream: _Stream | None = None
         async with together() as tasks:
-            tasks.create_task(self._answer(unanswered, answers))
+            tasks.create_task(self._answer(ready, room, answers))
             async for delivery in deliveries:
+                await room.acquire()
                 stream = stream or self._begun(delivery)
                 result, waiting = await self._take(stream, delivery)
-                await unanswered.put((delivery.id, result, waiting))
-            await unanswered.put(None)
+                answer = delivery.id, result, waiting
+                if waiting is None:
+                    ready.put_nowait(answer)
+                else:
+                    waiting.add_done_callback(partial(_ready, ready, answer))
+            for _ in range(PUTS_MAX):
+                await room.acquire()  # all are answered
+            ready.put_nowait(None)
 
     def _begun(self, first: wire.Delivery) -> _Stream:
         older = self._streams.get(first.source)
@@ -120,8 +135,8 @@ class Arrivals:
         self._streams[first.source] = stream
         return stream
 
-    async def _answer(self, unanswered: Unanswered, answers: Answers) -> None:
-        while (item := await unanswered.get()) is not None:
+    async def _answer(self, ready: Ready, room: asyncio.Semaphore, answers: Answers) -> None:
+        while (item := await ready.get()) is not None:
             number, result, waiting = item
             if waiting is not None:
                 status = await waiting
@@ -131,6 +146,7 @@ class Arrivals:
                 result = replace(result, status=status)
             hosts = self._store_host, self._remoting_host()
             await answers.write(answer_of(number, result, *hosts))
+            room.release()
 
     async def _take(
         self, stream: _Stream, delivery: wire.Delivery

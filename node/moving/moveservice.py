@@ -16,7 +16,7 @@ from duolog._background import Background
 
 from duolog_server.ha.epochs import Epoch
 from duolog_server.ha.mover import Mover, Span, Start, State, move_id, resume
-from duolog_server.ha.moverevents import Commit, Reply, Request, Reserve, Seen, Settled
+from duolog_server.ha.moverevents import Commit, Reply, Request, Reserve, Row, Seen, Settled
 from duolog_server.ha.movetarget import to_publish
 from duolog_server.node.core.core import Core
 from duolog_server.node.moving.movecodec import Settings, reply_of, request_to_wire
@@ -88,6 +88,7 @@ class MoveService:
         self._tasks: set[asyncio.Task[None]] = set()  # of this mastership
         self._moves: dict[QueueKey, RunningMove] = {}
         self._moved: set[QueueKey] = set()  # sealed queues that were held or passed on
+        self._forked: set[QueueKey] = set()  # logged
         self._slots = asyncio.Semaphore(MOVES_AT_ONCE)
         self._number = 0
         self._settled = asyncio.Event()
@@ -225,11 +226,27 @@ class MoveService:
             if row is not None and row != seen.row:
                 await self._rows.commit(topic, Commit(row, seen.revision))
         for (topic, name), seen in rows.items():
-            row = seen.row
-            if row is None or row.at.group != self._group or self._metadata.exists(topic):
+            row, exists = seen.row, self._metadata.exists(topic)
+            if row is None:
                 continue
-            if not row.move and not self._is_moving(topic, row.at.queue_id):
+            if exists and name.group == self._group != row.at.group:
+                self._check_sealed(topic, row)
+            elif not exists and row.at.group == self._group and not row.move:
                 await self._rows.remove(topic, name, seen.revision)
+
+    def _check_sealed(self, topic: str, row: Row) -> None:
+        """Log that a queue has moved by its row, and not by this log; not of an older topic."""
+        queue = topic, row.name.queue_id
+        if queue in self._forked or topic in self._metadata.births.topics:
+            return
+        if self._metadata.stored_moves.seal_of(*queue) is None:
+            self._forked.add(queue)
+            log.error(
+                "the log has lost that a queue moved",
+                topic=topic,
+                queue_id=row.name.queue_id,
+                target=row.at.group,
+            )
 
     def _is_moving(self, topic: str, queue_id: int) -> bool:
         move = self._moves.get((topic, queue_id))

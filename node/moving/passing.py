@@ -8,7 +8,9 @@ has no answer goes again, marked.
 Rules: batches of one queue are stored in the order in which they came, also where some waited for
 the queue to be released. Before a batch is sent, this node's log is asked for what it has of it.
 A node that does not lead passes on nothing. A put waits no longer than its client; then its
-outcome is unknown if it was ever sent. So many wait, and no more.
+outcome is unknown if it was ever sent. So many wait, and no more. What comes for the first
+time goes to the newest place that this group has of its queue, not through all that it ever had,
+once nothing is on its way elsewhere. A repeat goes through all of them, as each may have stored it.
 """
 
 import asyncio
@@ -40,6 +42,7 @@ from duolog_server.node.moving.deliveries import (
 from duolog_server.node.moving.othergroups import Deliveries
 from duolog_server.node.wire import moves_pb2 as wire
 from duolog_server.store.errors import RepeatUnknown
+from duolog_server.store.idempotence import Run
 from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.moves import Place
 from duolog_server.store.queueends import QueueKey
@@ -60,6 +63,14 @@ class Streams(Protocol):
         """A stream of batches to a group's master. Raises Unavailable if it has none."""
 
 
+@dataclass(frozen=True, slots=True)
+class Here:
+    """This node. source: its group, and the epoch of its mastership. last: `Moves.last_here`."""
+
+    source: Callable[[], tuple[str, int]]
+    last: Callable[[str, str, int], int]
+
+
 @dataclass(slots=True, eq=False)
 class _Put:
     """A put without an answer. within: the table that it waits in."""
@@ -76,6 +87,8 @@ class _Put:
     delivery: wire.Delivery | None = None
     is_sent: bool = False  # so it may be stored
     reason: str = ""  # why it was not stored
+    ways: "list[_Queue]" = field(default_factory=list)  # of which it is `away`
+    known: tuple[Run, ...] = ()  # what those have of it
 
     @property
     def key(self) -> QueueKey:
@@ -101,12 +114,16 @@ class _Put:
 class _Queue:
     """A queue whose puts are not stored here. released: they are passed on; else they wait.
 
-    held: by its move, before the log has a seal: it would store them.
+    held: by its move, before the log has a seal: it would store them. away: puts that go on to
+    `target`, and have no outcome. behind: those that wait for these, as they go elsewhere.
     """
 
     held: bool = False
     released: bool = False
     waiting: dict[int, _Put] = field(default_factory=dict)
+    target: Place | None = None
+    away: int = 0
+    behind: dict[int, _Put] = field(default_factory=dict)
 
 
 class Passing:
@@ -120,15 +137,15 @@ class Passing:
         log: Log,
         admission: Admission,
         streams: Streams,
-        source: Callable[[], tuple[str, int]],
+        here: Here,
         start: Start,
     ) -> None:
-        """source: this node's group, and the epoch of its mastership. start: background work."""
+        """start: begins background work."""
         self.queues: dict[QueueKey, _Queue] = {}
         self._log = log
         self._admission = admission
         self._streams = streams
-        self._source = source
+        self._here = here
         self._open: dict[int, _Put] = {}
         self._bytes = 0
         self._numbers = count(1)
@@ -179,9 +196,7 @@ class Passing:
         queue.held, queue.released = False, True
         if place is None:
             del self.queues[key]
-        for put in list(queue.waiting.values()):
-            put.into(None)
-            self._begin(put)
+        self._all_begin(queue.waiting)
 
     def is_held(self, topic: str, queue_id: int) -> bool:
         """Whether puts to a queue wait for its release."""
@@ -201,11 +216,7 @@ class Passing:
         put = self._opened(batch, again, no_wait)
         if put is None:
             return PutResult(UNAVAILABLE, self._full()), None
-        queue = self.queues.get(put.key)
-        if queue is not None and queue.held:
-            self._hold(put, queue, f"queue {batch.topic}/{batch.queue_id} is about to move")
-        else:
-            self._begin(put)
+        self._begin(put)
         return put.result, put.outcome if put.number in self._open else None
 
     async def deliver(self, batch: PutBatch, to: Place, again: bool = True) -> PutResult:
@@ -246,13 +257,23 @@ class Passing:
             self._expiry = loop.call_at(put.due, self._expire)
         return put
 
-    def _hold(self, put: _Put, queue: _Queue, reason: str) -> None:
+    def _next(self, put: _Put, following: Place) -> Place:
+        """Where a put goes on: to the newest place of its queue here, if it comes first."""
+        (topic, queue_id), group = put.key, self._here.source()[0]
+        last = queue_id if put.repeat else self._here.last(group, topic, queue_id)
+        return following if last == queue_id else Place(group, last)
+
+    def _hold(self, put: _Put, where: dict[int, _Put], reason: str) -> None:
         put.batch, put.reason = kept(put.batch), reason
-        put.into(queue.waiting)
+        put.into(where)
 
     def _begin(self, put: _Put) -> None:
         """Ask the log what it has of a put; the rest is stored here, or sent there."""
-        result = self._admission.refused_put()
+        queue, result = self.queues.get(put.key), self._admission.refused_put()
+        if queue is not None and queue.held:
+            topic, queue_id = put.key
+            self._hold(put, queue.waiting, f"queue {topic}/{queue_id} is about to move")
+            return
         try:
             result = result or self._log.write(put.batch)
         except RepeatUnknown as error:
@@ -260,13 +281,24 @@ class Passing:
         if result.moved_to is None:
             self._stored(put, result)
             return
-        put.result.duplicates = result.duplicates
         queue = self.queues.setdefault(put.key, _Queue())
         if not queue.released:
-            self._hold(put, queue, result.reason)
+            self._hold(put, queue.waiting, result.reason)
             return
+        to = self._next(put, result.moved_to)
+        if queue.behind or (queue.away and queue.target != to):
+            self._hold(put, queue.behind, result.reason)
+            return
+        put.known += result.duplicates
+        put.result.duplicates = put.known
         known = sum(run.end - run.first for run in result.duplicates)
         put.batch = without_first(put.batch, known)
+        queue.target, queue.away = to, queue.away + 1
+        put.ways.append(queue)
+        if to != result.moved_to:
+            put.batch = replace(put.batch, queue_id=to.queue_id)
+            self._begin(put)
+            return
         put.delivery = delivery_of(put.batch, result.moved_to)
         put.delivery.repeat, put.delivery.no_wait = put.repeat, put.no_wait
         self._line(result.moved_to.group).add(put)
@@ -274,6 +306,7 @@ class Passing:
     def _stored(self, put: _Put, result: PutResult) -> None:
         """It is stored here after all, or refused."""
         put.result.take(result)
+        put.result.duplicates = put.known + result.duplicates
         if result.status is not PutMessageStatus.PUT_OK:
             self.end(put, result.status, result.reason)
             return
@@ -299,7 +332,7 @@ class Passing:
     def opened_stream(self, group: str) -> tuple[Deliveries, tuple[str, int]]:
         """A stream to a group's master, and from whom it is. Raises NotMaster, Unavailable."""
         self._admission.check_master()
-        return self._streams.deliver(group), self._source()
+        return self._streams.deliver(group), self._here.source()
 
     def check_master(self) -> None:
         """Raise NotMaster where this node does not lead."""
@@ -325,6 +358,18 @@ class Passing:
         put.result.status, put.result.reason = status, reason
         if not put.outcome.done():
             put.outcome.set_result(status)
+        for queue in put.ways:
+            queue.away -= 1
+            if not queue.away:
+                self._all_begin(queue.behind)
+
+    def _all_begin(self, puts: dict[int, _Put]) -> None:
+        """What waited goes on, in order."""
+        found = list(puts.values())
+        for put in found:
+            put.into(None)
+        for put in found:
+            self._begin(put)
 
     def _give_up(self, put: _Put, why: str) -> None:
         status = UNKNOWN if put.is_sent else UNAVAILABLE
@@ -397,7 +442,7 @@ class _Line:
         if isinstance(problem, grpc.RpcError):
             problem = sdk.error_of(problem)
         reason = f"group {self._group}: {problem}"[:500]
-        log.info("a stream to another group ended", group=self._group, reason=reason)
+        log.info("a stream to another group ended", to_group=self._group, reason=reason)
         tables = (self._waiting, self._flying, *self._back.values())
         puts = [put for table in tables for put in table.values()]
         self._sent.clear()

@@ -382,6 +382,16 @@ async def test_a_row_that_names_a_move_that_only_it_knows_is_cleared(source: Sou
     assert source.target.kinds == ["Revoke"]
 
 
+@pytest.mark.usefixtures("quick")
+async def test_a_log_that_lost_a_seal_is_logged(
+    source: Source, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = Row(Place(A, 0), Place(B, 4))
+    source.registry.commit(Transaction((), (Put(KEY, row_to_bytes(row)),)))
+    await until(lambda: source.broker.moves._forked)
+    assert capsys.readouterr().out.count("the log has lost that a queue moved") == 1
+
+
 # -- topics that are deleted -----------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from duolog_server.node.engine.log import Outcome
 from duolog_server.node.moving import passing as module
 from duolog_server.node.moving.deliveries import PassedOn, batch_of
 from duolog_server.node.moving.othergroups import Deliveries
-from duolog_server.node.moving.passing import Passing
+from duolog_server.node.moving.passing import Here, Passing
 from duolog_server.node.wire import moves_pb2 as wire
 from duolog_server.store.columns import Columns
 from duolog_server.store.errors import SequenceTooOld
@@ -75,6 +75,8 @@ class Node:
     has_target: bool = True
     stored: list[bytes] = field(default_factory=list)
     known: dict[bytes, int] = field(default_factory=dict)  # messages of a batch that it has
+    came_back: dict[tuple[str, int], int] = field(default_factory=dict)
+    stored_at: list[int] = field(default_factory=list)
     outcome: Outcome | None = None
     streams: list[Stream] = field(default_factory=list)
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
@@ -88,9 +90,10 @@ class Node:
             if count == batch.columns.count:
                 return PutResult(OK, duplicates=(run,))
             return PutResult(MOVED, "moved", duplicates=(run,), moved_to=self.to)
-        if self.sealed:
+        if self.sealed and batch.queue_id not in self.came_back.values():
             return PutResult(MOVED, "moved", moved_to=self.to)
         self.stored.append(body)
+        self.stored_at.append(batch.queue_id)
         return PutResult(OK, queue_offset=QueueOffset(len(self.stored) - 1), count=1)
 
     def settle(self, end: PhyOffset, no_wait: bool = False) -> Outcome | None:
@@ -113,6 +116,9 @@ class Node:
         self.streams.append(Stream())
         return cast(Deliveries, self.streams[-1])
 
+    def last_here(self, group: str, topic: str, queue_id: int) -> int:
+        return self.came_back.get((topic, queue_id), queue_id)
+
     def start(self, work: Coroutine[object, None, None]) -> "asyncio.Task[None]":
         self.tasks.append(asyncio.get_running_loop().create_task(work))
         return self.tasks[-1]
@@ -130,7 +136,7 @@ def node() -> Node:
 @pytest.fixture
 async def passing(node: Node) -> AsyncIterator[Passing]:
     log, admission = cast(Log, node), cast(Admission, node)
-    made = Passing(log, admission, node, lambda: ("a", 7), node.start)
+    made = Passing(log, admission, node, Here(lambda: ("a", 7), node.last_here), node.start)
     yield made
     assert made.validate() == ""
     made.role_changed()
@@ -396,3 +402,61 @@ async def test_a_put_that_is_stored_here_waits_for_this_nodes_slaves(
     node.outcome.set_result(PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
     assert await waiting is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
     assert result.queue_offset == 0
+
+
+async def test_what_comes_first_goes_to_the_newest_place_here(node: Node, passing: Passing) -> None:
+    """The queue moved away and came back: its new place is here."""
+    passing.release("T", 0, TO)
+    node.came_back["T", 0] = 9
+    result, waiting = passing.pass_on(batch(b"x"))
+    assert waiting is None
+    assert isinstance(result, PassedOn)
+    assert (node.stored_at, result.queue_offset, result.store_host) == ([9], 0, None)
+    assert node.streams == []
+
+
+async def test_a_repeat_goes_through_all_places(node: Node, passing: Passing) -> None:
+    """Each of them may have stored the first attempt."""
+    passing.release("T", 0, TO)
+    node.came_back["T", 0] = 9
+    put(passing, b"x", again=True)
+    await sent(node, b"x")
+    assert node.stored_at == []
+
+
+async def test_a_newer_place_waits_for_what_is_on_its_way_to_an_older_one(
+    node: Node, passing: Passing
+) -> None:
+    passing.release("T", 0, TO)
+    put(passing, b"0")
+    stream = await sent(node, b"0")
+    node.came_back["T", 0] = 9
+    later = [put(passing, b"%d" % k) for k in (1, 2)]
+    assert node.stored == []
+    stream.answer(stream.came[0])
+    assert [await waiting for _, waiting in later] == [OK, OK]
+    assert node.stored == [b"1", b"2"]
+    passing.pass_on(batch(b"3"))
+    assert node.stored == [b"1", b"2", b"3"]
+
+
+async def test_a_newer_place_that_is_held_has_what_comes_wait(node: Node, passing: Passing) -> None:
+    passing.release("T", 0, TO)
+    node.came_back["T", 0] = 9
+    passing.hold("T", 9)
+    _, waiting = put(passing, b"x")
+    assert node.stored == []
+    passing.release("T", 9, None)
+    assert await waiting is OK
+    assert node.stored_at == [9]
+
+
+async def test_what_an_older_place_has_of_a_batch_is_told(node: Node, passing: Passing) -> None:
+    passing.release("T", 0, TO)
+    node.came_back["T", 0] = 9
+    node.known[b"ab"] = 1
+    columns = Columns.of([b"a", b"b"])
+    result, waiting = passing.pass_on(PutBatch("T", 0, columns, 5, producer=b"0123456789"))
+    assert waiting is None or await waiting is OK
+    assert [run.queue_offset for run in result.duplicates] == [70]
+    assert node.stored == [b"b"]
