@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from duolog import (
     BadRequest,
     Client,
+    DuologError,
     GroupDescription,
     QueueMove,
     QueueMoves,
@@ -16,6 +17,7 @@ from duolog import (
     Retryable,
     Timeout,
     TopicDescription,
+    Unauthenticated,
 )
 
 from duolog_server.node.runtime.numerals import number_of
@@ -23,6 +25,7 @@ from duolog_server.ops.inspection.messages.places import QUEUE_ID_MAX
 from duolog_server.ops.inspection.topics import parts_of
 
 POLL_SECONDS = 0.5
+SOON_SECONDS = 1.0
 LOST_SECONDS = 5.0  # that a new master has to take up the moves of the one before
 STANDING = ("STRANDED",)  # states that an operator has to look at
 
@@ -114,6 +117,17 @@ def _named(
 
 def _by_place(topic: str, spans: Iterable[QueueSpan]) -> dict[QueuePlace, QueueSpan]:
     return {one.place: one for one in spans if one.topic == topic}
+
+
+async def moved_or_none(client: Client, topic: str = "") -> QueueMoves:
+    """Queues that moved, of a topic or of all; none where no answer comes soon."""
+    try:
+        async with asyncio.timeout(SOON_SECONDS):
+            return await client.admin.moves(topic)
+    except Unauthenticated:
+        raise
+    except (DuologError, TimeoutError):  # a replica group has no master, say
+        return QueueMoves()
 
 
 async def find(client: Client, topic: str, text: str) -> tuple[QueuePlace, QueueMoves]:
