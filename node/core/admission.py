@@ -100,6 +100,8 @@ class Admission:
             )
         if not 0 <= queue_id < topic.queues:
             self.check_knows()
+            if not topic.queues:  # it is here for queues of other groups, which were moved here
+                raise sdk.BadRequest(f"topic {name} has no queues of its own in this group")
             raise sdk.BadRequest(f"queue {queue_id}: {name} has queues 0..{topic.queues - 1}")
         if name not in self._metadata.topics:
             topic = self._metadata.auto_create(name, queues, owner)

@@ -15,7 +15,7 @@ from duolog import _errors as sdk
 from duolog._background import Background
 
 from duolog_server.ha.epochs import Epoch
-from duolog_server.ha.mover import Mover, Span, Start, State, move_id, resume
+from duolog_server.ha.mover import OVER, Mover, Span, Start, State, move_id, resume
 from duolog_server.ha.moverevents import Commit, Reply, Request, Reserve, Row, Seen, Settled
 from duolog_server.ha.movetarget import to_publish
 from duolog_server.node.core.core import Core
@@ -46,6 +46,7 @@ CALL_SECONDS = 2.0  # of a request to a target
 ROWS_SECONDS = 1.0  # that sealed queues wait for the registry after an election
 SCAN_SECONDS = 30.0  # between two looks at the rows
 SETTLED_SECONDS = 0.01  # between two looks whether all is confirmed
+_OVER = frozenset(state.value for state in OVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,8 @@ class MoveService:
         """
         for task in self._tasks:
             task.cancel()
+        for move in self._moves.values():
+            move.drop()
         self._tasks.clear()
         self._moves.clear()
         self._moved.clear()
@@ -149,7 +152,8 @@ class MoveService:
             async with asyncio.timeout(ROWS_SECONDS):
                 rows = await self._rows.read_all()
         except (TimeoutError, sdk.Unavailable):
-            log.warning("sealed queues ask where they continue: the registry does not answer")
+            if self._moved:
+                log.warning("sealed queues ask where they continue: the registry does not answer")
         self._resume(epoch, rows or {})
         while self._replication.may_be_behind():
             await asyncio.sleep(SETTLED_SECONDS)
@@ -227,19 +231,24 @@ class MoveService:
                 await self._rows.commit(topic, Commit(row, seen.revision))
         for (topic, name), seen in rows.items():
             row, exists = seen.row, self._metadata.exists(topic)
-            if row is None:
+            if row is None or self._group not in (name.group, row.at.group):
                 continue
-            if exists and name.group == self._group != row.at.group:
+            if row.at.group != self._group:
                 self._check_sealed(topic, row)
-            elif not exists and row.at.group == self._group and not row.move:
+            elif not row.move and not (exists and self._has(topic, name, row.at)):
                 await self._rows.remove(topic, name, seen.revision)
+
+    def _has(self, topic: str, name: Place, at: Place) -> bool:
+        """Whether a queue of this group carries a name; not if the topic was made again."""
+        guest = self._metadata.tables.moves.guest_of(topic, at.queue_id)
+        return at == name if guest is None else guest.name == name
 
     def _check_sealed(self, topic: str, row: Row) -> None:
         """Log that a queue has moved by its row, and not by this log; not of an older topic."""
         queue = topic, row.name.queue_id
-        if queue in self._forked or topic in self._metadata.births.topics:
-            return
-        if self._metadata.stored_moves.seal_of(*queue) is None:
+        is_known = self._metadata.exists(topic) and topic not in self._metadata.births.topics
+        sealed = self._metadata.stored_moves.seal_of(*queue) is not None
+        if is_known and not sealed and queue not in self._forked:
             self._forked.add(queue)
             log.error(
                 "the log has lost that a queue moved",
@@ -271,18 +280,15 @@ class MoveService:
     async def begin(self, topic: str, queue_id: int, target: str) -> Progress:
         """Move a queue to another replica group; how far that is after 10 s, or once it is over.
 
-        A second call for the same target joins. Raises UnknownTopic, BadRequest, NotMaster, Busy.
+        A second call for the same target joins, also one to a later master. Raises UnknownTopic,
+        BadRequest, NotMaster, Busy, and Unavailable where the master changed meanwhile.
         """
         self._check_rows()
         await self._until_settled()
-        known = self._moves.get((topic, queue_id))
-        if known is not None and known.is_ending:
-            await self._told(known)
+        while (known := self._moves.get((topic, queue_id))) is not None and known.is_ending:
+            if (await self._told(known)).state not in _OVER:
+                raise sdk.Busy(f"the last move of queue {topic}/{queue_id} is not revoked yet")
         if known is not None and not known.is_over:
-            if known.is_ending:
-                raise sdk.Busy(
-                    f"the last move of queue {topic}/{queue_id} has not been revoked yet"
-                )
             if known.progress().target != target:
                 raise sdk.BadRequest(
                     f"queue {topic}/{queue_id} moves to {known.progress().target} already: abort "
@@ -379,6 +385,9 @@ class MoveService:
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_SECONDS):
                 await move.told.wait()
+        if move.is_dropped:
+            self._core.admission.check_current()
+            raise sdk.Unavailable("the master changed while the queue moved: call again")
         return move.progress()
 
     def progress(self, topic: str = "") -> list[Progress]:

@@ -281,6 +281,7 @@ class Passing:
         if result.moved_to is None:
             self._stored(put, result)
             return
+        put.result.duplicates = put.known + result.duplicates
         queue = self.queues.setdefault(put.key, _Queue())
         if not queue.released:
             self._hold(put, queue.waiting, result.reason)
@@ -289,8 +290,7 @@ class Passing:
         if queue.behind or (queue.away and queue.target != to):
             self._hold(put, queue.behind, result.reason)
             return
-        put.known += result.duplicates
-        put.result.duplicates = put.known
+        put.known = put.result.duplicates
         known = sum(run.end - run.first for run in result.duplicates)
         put.batch = without_first(put.batch, known)
         queue.target, queue.away = to, queue.away + 1

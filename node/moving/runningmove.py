@@ -44,6 +44,7 @@ from duolog_server.store.moves import Place, Seal
 log = structlog.get_logger("duolog.moves")
 
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.05, 1.0
+STRANDED_SECONDS = 30.0  # between two questions to a target that contradicts: it stores a note each
 SEAL_SECONDS = 30.0  # within which a move has sealed its queue, or is aborted
 WAITING = "WAITING"
 ENDING = frozenset({State.REVOKING, State.CLEARING})
@@ -106,7 +107,8 @@ class RunningMove:
         self.span = span
         self.target = target
         self.mover: Mover | None = None  # before its turn
-        self.told = asyncio.Event()  # it is over, or stranded
+        self.told = asyncio.Event()  # it is over, or stranded, or its mastership has ended
+        self.is_dropped = False  # by the end of its mastership
         self._ports = ports
         self._verdict = ""  # why it ended or cannot continue
         self._trouble = ""  # why the last attempt failed
@@ -208,6 +210,11 @@ class RunningMove:
         else:
             self._aborted = True
             self.told.set()
+
+    def drop(self) -> None:
+        """The mastership has ended; the next master continues it."""
+        self.is_dropped = True
+        self.told.set()
 
     def topic_deleted(self) -> None:
         """Its queue is no more: nothing is sealed, and what is reserved is revoked."""
@@ -319,7 +326,8 @@ class RunningMove:
                     continue
             elif isinstance(effect, Hold) and isinstance(self._next, Append):
                 continue  # no put comes between
-            await self._pause(pause)
+            stranded = self.mover.state is State.STRANDED
+            await self._pause(STRANDED_SECONDS if stranded else pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
             self._again(effect)
         if self._gone:
@@ -407,11 +415,12 @@ class RunningMove:
 
     async def _remove_row(self) -> None:
         """The topic is no more: nor is its row, unless another group has the queue."""
-        pause = PAUSE_SECONDS
+        pause, move = PAUSE_SECONDS, self.mover.move if self.mover is not None else ""
         while True:
             try:
                 seen = await self._ports.rows.read(self.topic, self.span.name)
-                if seen.row is None or seen.row.at != self.span.at:
+                row = seen.row
+                if row is None or row.at != self.span.at or row.move not in ("", move):
                     return
                 await self._ports.rows.remove(self.topic, self.span.name, seen.revision)
             except sdk.Unavailable:

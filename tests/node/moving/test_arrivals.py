@@ -275,6 +275,19 @@ async def test_a_place_that_is_sealed_passes_on_itself(
     assert (answer.status, answer.queue_offset) == ("PUT_OK", FIRST + 1)
 
 
+async def test_an_answer_does_not_wait_for_those_before_it(broker: Broker) -> None:
+    """What a sealed place passes on may come back through the same stream."""
+    stream = Stream(broker)
+    await stream.stored(batch(b"a"))
+    other = await reserve(broker, "o", 2)
+    await begin(broker, "o", other)
+    await broker.metadata.seal("T", GUEST, Place("b", 9), "n")
+    stream.send(batch(b"b"), id=7)
+    stream.send(batch(b"c"), Place("broker-b", other), id=8)
+    (answer,) = await stream.answered()
+    assert (answer.id, answer.status) == (8, "PUT_OK")
+
+
 async def test_a_delivery_that_fits_no_batch_is_refused(broker: Broker) -> None:
     stream = Stream(broker)
     stream.send(batch(b"a"), body_offsets=b"123")

@@ -10,7 +10,7 @@ from duolog import _errors as sdk
 from duolog.testing._ports import free_endpoint
 
 from duolog_server.ha.mover import State
-from duolog_server.ha.moverevents import Open, Refused, Request, Reserve, Row
+from duolog_server.ha.moverevents import Commit, Open, Refused, Request, Reserve, Revoke, Row
 from duolog_server.ha.movetarget import records_for, reply_to
 from duolog_server.ha.queuerows import row_key, row_to_bytes
 from duolog_server.ha.registry import Delete, Put, RegistryUnavailable, Transaction
@@ -288,6 +288,81 @@ async def test_a_second_move_of_a_queue_is_refused_and_the_same_one_joined(sourc
     assert source.target.kinds.count("Open") == 1
 
 
+async def test_a_seal_that_cannot_be_stored_is_made_where_the_queue_ends_later(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node's own messages may come between two attempts."""
+    broker, write, refused = source.broker, source.broker.log.write, list[bytes]()
+    monkeypatch.setattr("duolog_server.node.moving.runningmove.PAUSE_SECONDS", 0.0)
+
+    def no_room(batch: PutBatch) -> PutResult:
+        body = batch.columns.bodies.tobytes()
+        if b'"op":"seal"' in body and len(refused) < 3:
+            refused.append(body)
+            assert write(PutBatch("T", 0, Columns.of([b"own"]), NOW, accepted=True)).count == 1
+            return PutResult(PutMessageStatus.CREATE_MAPEDFILE_FAILED, "no room")
+        return write(batch)
+
+    monkeypatch.setattr(broker.log, "write", no_room)
+    progress = await source.begin()
+    assert (progress.state, progress.end, len(refused)) == ("DONE", 3, 3)
+    assert source.target.moves.first_of("T", 4) == 3
+
+
+async def test_puts_wait_while_no_change_is_taken(source: Source) -> None:
+    metadata = source.broker.metadata
+    taken = metadata.refused
+    source.target.lost.add(Reserve)
+    task = source.begin()
+    await source.reach(State.RESERVING)
+    metadata.refused = lambda: sdk.Busy("too few replicas")
+    source.target.lost.clear()
+    await source.reach(State.SEALING)
+    await until(lambda: "too few replicas" in source.broker.moves.progress()[0].reason)
+    assert source.is_held()
+    metadata.refused = taken
+    assert (await task).state == "DONE"
+
+
+async def test_puts_wait_for_an_operator_where_the_target_contradicts_a_seal(
+    source: Source, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an unclean election of the target; until it says otherwise."""
+    monkeypatch.setattr("duolog_server.node.moving.runningmove.STRANDED_SECONDS", 0.01)
+    source.target.deaf.add(Open)
+    task = source.begin()
+    await source.reach(State.OPENING)
+    reserved = source.target.moves
+    source.target.moves = Moves()
+    source.target.deaf.clear()
+    progress = await task
+    assert (progress.state, progress.pause_ms > 0) == ("STRANDED", True)
+    assert "to Place(group='b', queue_id=4) at offset 0: no queue is reserved" in progress.reason
+    assert source.is_held()
+    assert capsys.readouterr().out.count("a move needs an operator") == 1
+    source.target.moves = reserved
+    await source.reach(State.DONE)
+    assert source.broker.moves.progress()[0].reason == ""
+    assert not source.is_held()
+
+
+async def test_only_the_master_of_this_mastership_writes_rows(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, service = source.broker.moves._rows, source.node.failover
+    assert service is not None
+    commit = Commit(Row(Place(A, 0), Place(A, 0)), 0)
+    lock = service._keys.lock
+    taken = source.registry.get(lock).rows[lock]
+    source.registry.commit(Transaction((), (Put(lock, taken.value, taken.lease),)))  # anew
+    with pytest.raises(sdk.Unavailable, match="the state of the group changed meanwhile"):
+        await rows.commit("T", commit)
+    assert source.row() is None
+    monkeypatch.setattr(type(service.machine), "_is_mine", lambda _: False)
+    with pytest.raises(sdk.NotMaster):
+        await rows.commit("T", commit)
+
+
 # -- failovers of the source -----------------------------------------------------------------------
 
 
@@ -306,6 +381,33 @@ async def test_a_later_master_revokes_what_was_not_sealed(source: Source, kept: 
     again = await source.begin()
     assert (again.state, again.end) == ("DONE", 1)
     assert [guest.revoked for guest in source.target.moves.guests["T"].values()] == [True, False]
+
+
+async def test_a_call_ends_with_the_mastership_that_it_waits_for(source: Source) -> None:
+    source.target.deaf.add(Open)
+    task = source.begin()
+    await source.reach(State.OPENING)
+    await source.fail_over()
+    with pytest.raises((sdk.Unavailable, sdk.NotMaster)):
+        await task
+    again = source.begin()
+    source.target.deaf.clear()
+    progress = await again
+    assert (progress.state, progress.to) == ("DONE", Place(B, 4))
+
+
+async def test_calls_that_wait_for_the_end_of_a_move_begin_one_new_move(source: Source) -> None:
+    source.target.deaf |= {Reserve, Revoke}
+    first = source.begin()
+    await source.reach(State.RESERVING)
+    abort = asyncio.create_task(source.broker.moves.abort("T", 0))
+    await source.reach(State.REVOKING)
+    later = [source.begin() for _ in range(3)]
+    await until(lambda: source.target.kinds.count("Revoke") > 1)
+    source.target.deaf.clear()
+    assert (await first).state == (await abort).state == "ENDED"
+    assert [(await one).state for one in later] == ["DONE"] * 3
+    assert len(source.target.moves.guests["T"]) == 2
 
 
 @pytest.mark.parametrize("kept", ["deaf", "lost"])
