@@ -194,7 +194,8 @@ class AdminService(stubs.AdminServicer):
         return any(low < high for low, high in ranges)
 
     async def _measure(self, topic: wire.TopicReply, allowance: Allowance) -> None:
-        async for queue in allowance.slices.each(topic.stats):
+        rows = [*topic.stats, *(guest.stats for guest in topic.guests)]
+        async for queue in allowance.slices.each(rows):
             found = await self._log_bytes.of(topic.topic, queue.queue_id, allowance)
             if found is not None:
                 queue.log_bytes = found
