@@ -194,8 +194,7 @@ class AdminService(stubs.AdminServicer):
         return any(low < high for low, high in ranges)
 
     async def _measure(self, topic: wire.TopicReply, allowance: Allowance) -> None:
-        rows = [*topic.stats, *(guest.stats for guest in topic.guests)]
-        async for queue in allowance.slices.each(rows):
+        async for queue in allowance.slices.each(topic.stats):
             found = await self._log_bytes.of(topic.topic, queue.queue_id, allowance)
             if found is not None:
                 queue.log_bytes = found
