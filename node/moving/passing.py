@@ -114,7 +114,7 @@ class _Put:
 class _Queue:
     """A queue whose puts are not stored here. released: they are passed on; else they wait.
 
-    held: by its move, before the log has a seal: it would store them. away: puts that go on to
+    held: by its move, before the log has a seal: it would store them. away: puts that continue to
     `target`, and have no outcome. behind: those that wait for these, as they go elsewhere.
     """
 
@@ -258,7 +258,7 @@ class Passing:
         return put
 
     def _next(self, put: _Put, following: Place) -> Place:
-        """Where a put goes on: to the newest place of its queue here, if it comes first."""
+        """Where a put continues: at the newest place of its queue here, if it comes first."""
         (topic, queue_id), group = put.key, self._here.source()[0]
         last = queue_id if put.repeat else self._here.last(group, topic, queue_id)
         return following if last == queue_id else Place(group, last)
@@ -364,7 +364,7 @@ class Passing:
                 self._all_begin(queue.behind)
 
     def _all_begin(self, puts: dict[int, _Put]) -> None:
-        """What waited goes on, in order."""
+        """What waited is passed on, in order."""
         found = list(puts.values())
         for put in found:
             put.into(None)
