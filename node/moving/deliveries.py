@@ -1,5 +1,6 @@
 """Batches that go from a place that is sealed to the one that follows it, and what comes back."""
 
+import ipaddress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -50,7 +51,12 @@ class PassedOn(PutResult):
         self.places = result.places
 
     def take_answer(self, answer: wire.Delivered, rest: PutBatch) -> None:
-        """What became of it elsewhere. rest: the part of it that was sent there."""
+        """What became of it elsewhere. rest: the part of it that was sent there.
+
+        Raises BadMessage for what is no answer.
+        """
+        if len(answer.places) % 8:
+            raise BadMessage(f"{len(answer.places)} bytes of log offsets")
         self.status, self.reason = status_of(answer), answer.reason
         self.queue_offset = QueueOffset(answer.queue_offset)
         self.physical_offset = PhyOffset(answer.physical_offset)
@@ -212,9 +218,12 @@ def unique_key(batch: PutBatch, k: int) -> str:
 
 
 def host_of(endpoint: str) -> Host:
-    """The host of ADDRESS:PORT."""
+    """The host of ADDRESS:PORT. Raises BadMessage for what is none."""
     address, _, port = endpoint.rpartition(":")
-    return Host(address.strip("[]"), int(port))
+    try:
+        return Host(str(ipaddress.ip_address(address.strip("[]"))), int(port))
+    except ValueError:
+        raise BadMessage(f"{endpoint[:100]!r} is no ADDRESS:PORT") from None
 
 
 def _text(columns: Columns, k: int) -> bytes:

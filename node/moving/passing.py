@@ -39,7 +39,7 @@ from duolog_server.node.moving.deliveries import (
 )
 from duolog_server.node.moving.othergroups import Deliveries
 from duolog_server.node.wire import moves_pb2 as wire
-from duolog_server.store.errors import RepeatUnknown
+from duolog_server.store.errors import BadMessage, RepeatUnknown
 from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.moves import Place
 from duolog_server.store.queueends import QueueKey
@@ -147,8 +147,9 @@ class Passing:
 
     def status(self) -> dict[str, int]:
         """Puts that wait, and the queues that hold them."""
+        known = self.queues or self._open
         held = sum(1 for queue in self.queues.values() if not queue.released)
-        return {"passing_on": len(self._open), "queues_held": held} if self.queues else {}
+        return {"passing_on": len(self._open), "queues_held": held} if known else {}
 
     def validate(self) -> str:
         """See Part."""
@@ -312,8 +313,13 @@ class Passing:
     # -- ends --------------------------------------------------------------------------------------
 
     def answered(self, put: _Put, answer: wire.Delivered) -> None:
-        """Where it was sent to, it is stored, or refused."""
-        put.result.take_answer(answer, put.batch)
+        """Where it was sent to, it is stored, or refused. Raises Unavailable for what is no
+        answer.
+        """
+        try:
+            put.result.take_answer(answer, put.batch)
+        except BadMessage as error:
+            raise sdk.Unavailable(f"an answer cannot be read: {error.reason}") from None
         self.end(put, put.result.status, answer.reason)
 
     def end(self, put: _Put, status: PutMessageStatus, reason: str = "") -> None:
