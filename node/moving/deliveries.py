@@ -16,7 +16,7 @@ from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.moves import Place
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.record import Host, decode_properties, uniq_key
-from duolog_server.store.status import PutMessageStatus
+from duolog_server.store.status import WEAK, PutMessageStatus
 
 UNKNOWN = PutMessageStatus.UNKNOWN_ERROR
 # The target has not stored it, and may store it in a moment: see `Passing`.
@@ -41,6 +41,12 @@ class PassedOn(PutResult):
 
     store_host: Host | None = None
     remoting_host: Host | None = None
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether it may be stored by another node, or be lost there."""
+        is_here = self.store_host is None and self.queue_offset >= 0
+        return not is_here and (self.status is UNKNOWN or self.status in WEAK)
 
     def take(self, result: PutResult) -> None:
         """What became of it here."""
