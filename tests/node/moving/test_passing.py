@@ -13,7 +13,7 @@ from duolog_server.node.core.admission import Admission
 from duolog_server.node.core.ports import Log
 from duolog_server.node.engine.log import Outcome
 from duolog_server.node.moving import passing as module
-from duolog_server.node.moving.deliveries import PassedOn, batch_of
+from duolog_server.node.moving.deliveries import PassedOn, batch_of, kept
 from duolog_server.node.moving.othergroups import Deliveries
 from duolog_server.node.moving.passing import Here, Passing
 from duolog_server.node.wire import moves_pb2 as wire
@@ -202,11 +202,7 @@ async def test_what_is_held_is_passed_on_before_what_comes_later(
     node.sealed = False
     passing.hold("T", 0)
     assert passing.is_held("T", 0)
-    body = bytearray(b"0")
-    columns = Columns.of([b"0"])
-    columns.bodies = np.frombuffer(body, np.uint8)
-    passing.pass_on(PutBatch("T", 0, columns, 5))
-    body[:] = b"x"  # the room that it was read into
+    put(passing, b"0")
     put(passing, b"1")
     assert (node.streams, node.stored) == ([], [])
     node.sealed = True
@@ -300,10 +296,41 @@ async def test_nothing_overtakes_what_the_target_has_not_stored(
     await sent(node, b"0", b"1", b"2", b"other")
     for delivery in stream.came[1:3]:
         stream.answer(delivery, status="SERVICE_NOT_AVAILABLE", reason="behind another")
-    await until(lambda: len(stream.came) == 8)
-    assert stream.bodies[4:] == [b"0", b"1", b"2", b"3"]
-    assert [one.resume for one in stream.came[4:]] == [True, False, False, False]
+    await until(lambda: len(stream.came) == 5)
+    stream.answer(stream.came[4], status="SERVICE_NOT_AVAILABLE", reason="still")
+    await until(lambda: len(stream.came) == 6)
+    node.to = TO
+    put(passing, b"4")
+    stream.answer(stream.came[5])
+    await until(lambda: len(stream.came) == 10)
+    assert stream.bodies[4:] == [b"0", b"0", b"1", b"2", b"3", b"4"]
+    assert [one.resume for one in stream.came[4:]] == [True, True, False, False, False, False]
     assert not any(one.again for one in stream.came)
+
+
+async def test_a_queue_that_nobody_waits_for_any_more_is_taken_up_again(
+    node: Node, passing: Passing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PUT_SECONDS", 0.05)
+    passing.release("T", 0, TO)
+    _, waiting = put(passing, b"0")
+    stream = await sent(node, b"0")
+    assert await waiting is UNKNOWN
+    stream.answer(stream.came[0], status="SERVICE_NOT_AVAILABLE", reason="wait")
+    await until(lambda: stream._answers.empty())
+    monkeypatch.setattr(module, "PUT_SECONDS", 60)
+    put(passing, b"1")
+    await sent(node, b"0", b"1")
+    assert stream.came[1].resume
+
+
+def test_a_batch_is_kept_apart_from_what_it_was_read_from() -> None:
+    room = bytearray(b"abc")
+    made = batch(b"abc")
+    made.columns.bodies = np.frombuffer(room, np.uint8)
+    ours = kept(made)
+    room[:] = b"xyz"
+    assert ours.columns.bodies.tobytes() == b"abc"
 
 
 async def test_a_put_waits_no_longer_than_its_client(
