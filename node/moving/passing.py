@@ -37,6 +37,7 @@ from duolog_server.node.moving.deliveries import (
     delivery_of,
     status_of,
     without_first,
+    without_producer,
 )
 from duolog_server.node.moving.othergroups import Deliveries
 from duolog_server.node.wire import moves_pb2 as wire
@@ -277,7 +278,10 @@ class Passing:
         try:
             result = result or self._log.write(put.batch)
         except RepeatUnknown as error:
-            result = PutResult(UNKNOWN, str(error))
+            if put.repeat:
+                result = PutResult(UNKNOWN, str(error))
+            else:  # it waited while others of its producer went elsewhere: it surely is not stored
+                result = self._log.write(without_producer(put.batch))
         if result.moved_to is None:
             self._stored(put, result)
             return
