@@ -41,7 +41,7 @@ class TopicDescription:
         group: the replica group.
         queues: how many it has in this group.
         perm: READ 4, WRITE 2.
-        stats: its queues, and those that moved here from other groups.
+        stats: its queues, then those of other replica groups that moved here.
         message_type: what RocketMQ's clients may send to it; empty: everything but LITE.
         lite_ttl_minutes: a lite topic without messages for so long expires; 0: never.
         owner: the user who created it; empty where there were no users.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from duolog import (
     BadRequest,
     Client,
+    DuologError,
     GroupDescription,
     QueueMove,
     QueueMoves,
@@ -16,6 +17,7 @@ from duolog import (
     Retryable,
     Timeout,
     TopicDescription,
+    Unauthenticated,
 )
 
 from duolog_server.node.runtime.numerals import number_of
@@ -23,6 +25,7 @@ from duolog_server.ops.inspection.messages.places import QUEUE_ID_MAX
 from duolog_server.ops.inspection.topics import parts_of
 
 POLL_SECONDS = 0.5
+SOON_SECONDS = 1.0
 LOST_SECONDS = 5.0  # that a new master has to take up the moves of the one before
 STANDING = ("STRANDED",)  # states that an operator has to look at
 
@@ -116,6 +119,17 @@ def _by_place(topic: str, spans: Iterable[QueueSpan]) -> dict[QueuePlace, QueueS
     return {one.place: one for one in spans if one.topic == topic}
 
 
+async def moved_or_none(client: Client, topic: str = "") -> QueueMoves:
+    """Queues that moved, of a topic or of all; none where no answer comes soon."""
+    try:
+        async with asyncio.timeout(SOON_SECONDS):
+            return await client.admin.moves(topic)
+    except Unauthenticated:
+        raise
+    except (DuologError, TimeoutError):  # a replica group has no master, say
+        return QueueMoves()
+
+
 async def find(client: Client, topic: str, text: str) -> tuple[QueuePlace, QueueMoves]:
     """Where a queue's messages are stored now, and all that moves of its topic.
 
@@ -140,8 +154,8 @@ async def plan_of(client: Client, topic: str, place: QueuePlace, to: str) -> Pla
         client.admin.topics([topic], sizes=True), client.admin.groups()
     )
     rows = [row for part in parts if part.group == place.group for row in part.stats]
-    queue = next((row for row in rows if row.queue_id == place.queue_id), None)
-    return Plan(move, queue or QueueStats(place.queue_id, 0, 0), _readers(groups, topic, place))
+    queue = next(row for row in rows if row.queue_id == place.queue_id)
+    return Plan(move, queue, _readers(groups, topic, place))
 
 
 def _readers(

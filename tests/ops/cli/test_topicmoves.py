@@ -109,14 +109,27 @@ async def test_a_queue_moves_there_and_back_while_it_is_sent_to_and_read(
         await sending
         read = [(await received(consumer)).body for _ in range(3 + len(sent))]
         assert read == [b"1", b"2", b"3", *sent]
+    count_end = 3 + len(sent)
     shown = json.loads((await run("describe", "T", "--json")).stdout)
     assert [row["takes_messages"] for row in shown["spans"]] == [False, False, True]
     assert [row["queue"] for row in shown["spans"]] == [f"{A}/0"] * 3
     ends = [(row["first"], row["end"]) for row in shown["spans"]]
     assert ends[0][1] == ends[1][0]
     assert ends[1][1] == ends[2][0]
+    onward = json.loads((await run("move", "T", f"{A}/0", "--to", B, "--plan", "--json")).stdout)
+    assert (onward["queue"], onward["from"], onward["end_now"]) == (f"{A}/0", f"{A}/2", count_end)
+    assert {row["group"]: row["committed"] for row in onward["groups"]} == {
+        "g": None,
+        "readers": count_end,
+    }
+    stats = json.loads((await run("stats", "T", "--json")).stdout)
+    assert sum(row["max_offset"] - row["min_offset"] for row in stats) == count_end
+    assert all(row["log_bytes"] is not None for row in stats)
     explained = await run("explain", "readers", noun="group")
     assert "no problems found" in explained.stdout, explained.stdout
+    explained = await run("explain", "g", noun="group")
+    assert f"T broker-a/0 moved and ends at offset {ends[0][1]}; the group has" in explained.stdout
+    assert "start its consumers" in explained.stdout
 
 
 async def test_a_queue_that_moved_moves_on_from_where_it_is(
