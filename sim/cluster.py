@@ -264,9 +264,6 @@ class Cluster(Group):
         self.ghost.mark("limits_lowered")
         self._kill(fault, node)
 
-    def _at_step(self, fault: Fault, node: Node) -> None:
-        self.traps.set(fault)
-
     def _take_copy(self, fault: Fault, node: Node) -> None:
         self.copies.take(node)
 

@@ -91,6 +91,9 @@ class Group:
             if fault.level > 0.5:  # its directory is moved by a sparse copy
                 node.disk.hollow()
 
+    def _at_step(self, fault: Fault, node: Node) -> None:
+        self.traps.set(fault)
+
     def _stopped(self, node: Node, trap: stepfaults.Trap) -> None:
         self.ghost.mark("killed_at_step")
         node.die()

@@ -14,12 +14,15 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from duolog_server.ha.groupstate import Keys
-from sim import config, movechain
+from duolog_server.node.deferred import outbox
+from duolog_server.node.deferred.delayservice import DONE_TOPIC, TIMER_TOPIC
+from sim import config, movechain, stepfaults
 from sim.cluster import FAULTY_MS, Outcome
 from sim.etcd import SimEtcd
 from sim.faults import Fault
 from sim.group import CONVERGE_MS, Group
 from sim.moveclients import MoveClients
+from sim.movehistory import TOPIC
 from sim.network import Network
 from sim.node import Node
 from sim.witness import Violation
@@ -32,12 +35,25 @@ KINDS = (
     *("fail_sync", "full_disk", "reset_streams", "switch_master", "lose_disk"),
     *("cut_etcd", "etcd_outage", "etcd_slow", "etcd_revoke", "etcd_watch_lag"),
 )
+STEPS = (
+    *("seal", "seal", "guest", "open", "open", "revoke", "crossed", "offsets"),
+    *("timers", "delays", DONE_TOPIC, TIMER_TOPIC, outbox.TOPIC, outbox.TOPIC, TOPIC, TOPIC),
+)
 MEMBER = "member"
 CUT_GROUPS = "cut_groups"
 # What a large number of runs must have met, or they do not test what they should.
 MUST_SEE = (
     *("moves_done", "moves_ended", "moves_sent_ok", "moves_sent_delayed", "moves_given"),
-    *("spans", "killed", "power_cut", "failed_over", "link_cut", "etcd_cut", "etcd_outage"),
+    *(
+        "spans",
+        "killed",
+        "power_cut",
+        "failed_over",
+        "killed_at_step",
+        "link_cut",
+        "etcd_cut",
+        "etcd_outage",
+    ),
 )
 
 
@@ -57,6 +73,9 @@ def plan(chance: random.Random) -> list[Fault]:
                 round(chance.random(), 3),
             )
         )
+    if chance.random() < 0.5:
+        steps = stepfaults.plan(chance, FAULTY_MS * 0.9, STEPS)
+        found += [replace(fault, node=chance.choice(NODES)) for fault in steps]
     return sorted(found, key=lambda fault: fault.at)
 
 
@@ -186,6 +205,11 @@ class MoveRun:
             return str(violation)  # of a state that need not last
 
 
-def run(seed: int, planned: list[Fault] | None = None, trace: bool = False) -> Outcome:
-    """One run."""
+def run(
+    seed: int,
+    planned: list[Fault] | None = None,
+    trace: bool = False,
+    elected: bool | None = True,
+) -> Outcome:
+    """One run. elected: both groups elect their masters, whatever it says."""
     return MoveRun(seed, planned, trace).run()

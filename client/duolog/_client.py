@@ -252,6 +252,7 @@ class Client:
             commit_interval=commit_interval,
             session=session,
             timeout=self._timeout,
+            broadcasting=not shares,
         )
         made = Consumer(
             self._router,

@@ -44,8 +44,7 @@ def _read(
 
 def topic_of(reply: wire.TopicReply) -> descriptions.TopicDescription:
     """A topic."""
-    rows = (*reply.stats, *(guest.stats for guest in reply.guests))
-    return described(descriptions.TopicDescription, reply, stats=tuple(map(_stats, rows)))
+    return described(descriptions.TopicDescription, reply, stats=tuple(map(_stats, reply.stats)))
 
 
 def _stats(row: wire.QueueStats) -> descriptions.QueueStats:

@@ -77,7 +77,7 @@ class GroupReader:
             batch_bytes=BATCH_BYTES,
             sql=consumption.sql,
             group=group,
-            broadcasting=membership.broadcasting,
+            broadcasting=consumption.broadcasting,
         )
         patience = max(consumption.timeout, consumption.session)
         self._subscription = Subscription(

@@ -31,7 +31,8 @@ class Consumption:
 
     commit_interval: seconds between commits. session: seconds of silence after which the group goes
     on without the consumer. timeout: seconds of one call. begun: topics that the group reads in
-    another replica group already: it begins at their first messages.
+    another replica group already: it begins at their first messages. broadcasting: the consumer
+    keeps its offsets itself.
     """
 
     group: str
@@ -42,6 +43,7 @@ class Consumption:
     session: float = 10.0
     timeout: float = 10.0
     begun: frozenset[str] = frozenset()
+    broadcasting: bool = False
 
     def __post_init__(self) -> None:
         """Raise BadRequest if a start, a group, an interval or the filters are invalid."""
@@ -73,7 +75,6 @@ class Membership(Protocol):
     """Asked by the reader of one replica group."""
 
     topics: list[str]
-    broadcasting: bool
 
     async def share(self, owned: Iterable[Queue]) -> Share:
         """Tell that we live and what we read; answers with what we are to read."""
@@ -107,8 +108,6 @@ class Clustering:
 
 class SharingMember:
     """A member that shares the queues with others."""
-
-    broadcasting = False
 
     def __init__(
         self,
@@ -280,8 +279,6 @@ class OffsetFile:
 class BroadcastMember:
     """A member that reads every queue, like all others."""
 
-    broadcasting = True
-
     def __init__(
         self,
         connection: Connection,
@@ -314,7 +311,7 @@ class BroadcastMember:
         for found in reply.topics:
             for guest in found.guests:
                 queue, before = (
-                    (found.topic, guest.stats.queue_id),
+                    (found.topic, guest.queue_id),
                     self._before(found.topic, guest),
                 )
                 self._firsts[queue] = guest.first

@@ -35,7 +35,7 @@ from duolog_server.node.deferred.transactionservice import HALF_TOPIC
 from duolog_server.node.engine.log import Outcome
 from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.quotas.quotas import Who
-from duolog_server.node.moving.deliveries import UNKNOWN, PassedOn
+from duolog_server.node.moving.deliveries import PassedOn
 from duolog_server.node.service.receives import size_of
 from duolog_server.node.service.sends import Placed, Send
 from duolog_server.store.errors import StoreError
@@ -261,7 +261,7 @@ class Sender:
     def _remember(self, key: str, result: PutResult) -> None:
         """Remember the result; a message that was not stored is a first attempt the next time."""
         where = result.queue_offset, result.end_offset
-        if isinstance(result, PassedOn) and result.status in (UNKNOWN, *_UNSURE):
+        if isinstance(result, PassedOn) and result.is_doubtful:
             where = QueueOffset(-1), PhyOffset(-1)  # a repeat is passed on as well, and compared
         elif result.queue_offset < 0:
             return

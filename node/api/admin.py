@@ -194,8 +194,7 @@ class AdminService(stubs.AdminServicer):
         return any(low < high for low, high in ranges)
 
     async def _measure(self, topic: wire.TopicReply, allowance: Allowance) -> None:
-        rows = [*topic.stats, *(guest.stats for guest in topic.guests)]
-        async for queue in allowance.slices.each(rows):
+        async for queue in allowance.slices.each(topic.stats):
             found = await self._log_bytes.of(topic.topic, queue.queue_id, allowance)
             if found is not None:
                 queue.log_bytes = found
@@ -237,7 +236,9 @@ class AdminService(stubs.AdminServicer):
         reply.lite_ttl_minutes = config.lite_ttl_minutes
         reply.owner = config.owner
         reply.retention_hours = self._broker.core.options.file_reserved_time
-        async for queue_id in slices.each(range(config.queues)):
+        moves = self._broker.metadata.tables.moves
+        guests = moves.open_guests(config.name)
+        async for queue_id in slices.each([*range(config.queues), *guests]):
             low, high = self._store.queue_range(config.name, queue_id)
             reply.stats.add(
                 queue_id=queue_id,
@@ -245,17 +246,12 @@ class AdminService(stubs.AdminServicer):
                 max_offset=high,
                 last_store_time=self._store_time(config.name, queue_id, high - 1) if times else 0,
             )
-        moves = self._broker.metadata.tables.moves
-        async for queue_id in slices.each(moves.open_guests(config.name)):
+        async for queue_id in slices.each(guests):
             guest = moves.guest_of(config.name, queue_id)
             if guest is None or guest.first is None:
                 continue  # the topic was deleted meanwhile
-            low, high = self._store.queue_range(config.name, queue_id)
-            stored = self._store_time(config.name, queue_id, high - 1) if times else 0
             reply.guests.add(
-                stats=wire.QueueStats(
-                    queue_id=queue_id, min_offset=low, max_offset=high, last_store_time=stored
-                ),
+                queue_id=queue_id,
                 first=guest.first,
                 name_group=guest.name.group,
                 name_queue_id=guest.name.queue_id,

@@ -257,8 +257,7 @@ class Outbox:
             following = seal.following if seal is not None else None
             end = run.offset + run.count
             result, reached = read_between(store, (TOPIC, QUEUE), run.offset, end)
-            left_out = self._left_out if following is not None else self._left_out_here
-            for batch in restored(result, _MOVED, store.born_host, without=left_out):
+            for batch in restored(result, _MOVED, store.born_host, without=self._left_out):
                 if not await self._deliver(batch, following):
                     self._failed(waiting, key)
                     return
@@ -273,17 +272,14 @@ class Outbox:
             self._known_end = self._core.store.max_offset
 
     def _left_out(self, physical_offset: int, topic: str, block: bytes) -> bool:
-        """Whether a message is older than its topic."""
-        if physical_offset >= since(self._core.metadata.births, topic, origin_in(block)):
-            return False
-        self._dropped(topic)
-        return True
-
-    def _left_out_here(self, physical_offset: int, topic: str, block: bytes) -> bool:
-        """Also whether its queue has a copy: that does not look for it."""
+        """Whether a message is older than its topic, or stored here already: before its queue was
+        sealed, or where that has come back to.
+        """
+        if physical_offset < since(self._core.metadata.births, topic, origin_in(block)):
+            self._dropped(topic)
+            return True
         key = decode_properties(block.decode(errors="replace")).get("UNIQ_KEY", "")
-        copied = key and self._copies(topic, key, physical_offset)
-        return bool(copied) or self._left_out(physical_offset, topic, block)
+        return bool(key) and bool(self._copies(topic, key, physical_offset))
 
     @staticmethod
     def _dropped(topic: str) -> None:

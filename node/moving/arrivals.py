@@ -175,20 +175,20 @@ class Arrivals:
         unknown = self._core.admission.unknown_repeat(0) if doubtful else None
         if unknown is not None:
             return unknown, None
+        if not doubtful:
+            return self._store_new(stream, batch, delivery)
         if batch.producer:
             try:
                 return self._store(stream, batch, delivery)
             except RepeatUnknown:
-                pass  # its table has forgotten what this is a repeat of, or is too new for it
-        if not doubtful:
-            return self._store(stream, without_producer(batch), delivery)
+                pass  # its table has forgotten what this may be a repeat of
         unknown = await self._not_indexed(stream, delivery)
         if unknown is not None:
             return unknown, None
         found = self._found(batch, born=not delivery.repeat)
         if found is not None:
             return self._rest(stream, delivery, batch, found)
-        return self._store(stream, without_producer(batch), delivery)
+        return self._store_new(stream, batch, delivery)
 
     def _refused(self, delivery: wire.Delivery) -> PutResult | None:
         """Why nothing is stored at that place now."""
@@ -201,6 +201,17 @@ class Arrivals:
         if guest is None or guest.first is None:
             return PutResult(UNAVAILABLE, f"queue {where} continues none that moved here")
         return None
+
+    def _store_new(
+        self, stream: _Stream, batch: PutBatch, delivery: wire.Delivery
+    ) -> tuple[PutResult, Outcome | None]:
+        """`_store` for what surely is not stored, also where it is too old for the table of its
+        producer: it waited for its move, and others of its producer went elsewhere.
+        """
+        try:
+            return self._store(stream, replace(batch, repeat_of=None), delivery)
+        except RepeatUnknown:
+            return self._store(stream, without_producer(batch), delivery)
 
     def _store(
         self, stream: _Stream, batch: PutBatch, delivery: wire.Delivery
@@ -280,8 +291,7 @@ class Arrivals:
         )
         waiting = core.log.settle(result.end_offset, delivery.no_wait)
         if count < batch.columns.count:  # a crash kept the first ones of a batch
-            rest = without_producer(without_first(batch, count))
-            result, waiting = self._store(stream, rest, delivery)
+            result, waiting = self._store_new(stream, without_first(batch, count), delivery)
         if batch.producer:
             end = batch.sequence + count
             known = Run(batch.sequence, end, batch.topic, batch.queue_id, offset)

@@ -142,7 +142,8 @@ class Crossings:
 
     def _readers(self) -> Iterator[Reader]:
         tables = self._metadata.tables
-        for topic, group in list(tables.offsets):
+        only_reset = [key for key in tables.moves.resets if key not in tables.offsets]
+        for topic, group in [*tables.offsets, *only_reset]:
             for queue_id in list(tables.moves.seals.get(topic, ())):
                 yield topic, group, queue_id
 
@@ -183,7 +184,7 @@ class Crossings:
                 group=group,
                 topic=topic,
                 queue_id=queue_id,
-                to=to,
+                to_group=to,
                 reason=str(error),
             )
 

@@ -1,5 +1,6 @@
 """Batches that go from a place that is sealed to the one that follows it, and what comes back."""
 
+import ipaddress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -15,7 +16,7 @@ from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.moves import Place
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.record import Host, decode_properties, uniq_key
-from duolog_server.store.status import PutMessageStatus
+from duolog_server.store.status import WEAK, PutMessageStatus
 
 UNKNOWN = PutMessageStatus.UNKNOWN_ERROR
 # The target has not stored it, and may store it in a moment: see `Passing`.
@@ -41,6 +42,12 @@ class PassedOn(PutResult):
     store_host: Host | None = None
     remoting_host: Host | None = None
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether it may be stored by another node, or be lost there."""
+        is_here = self.store_host is None and self.queue_offset >= 0
+        return not is_here and (self.status is UNKNOWN or self.status in WEAK)
+
     def take(self, result: PutResult) -> None:
         """What became of it here."""
         self.status, self.reason = result.status, result.reason
@@ -50,7 +57,12 @@ class PassedOn(PutResult):
         self.places = result.places
 
     def take_answer(self, answer: wire.Delivered, rest: PutBatch) -> None:
-        """What became of it elsewhere. rest: the part of it that was sent there."""
+        """What became of it elsewhere. rest: the part of it that was sent there.
+
+        Raises BadMessage for what is no answer.
+        """
+        if len(answer.places) % 8:
+            raise BadMessage(f"{len(answer.places)} bytes of log offsets")
         self.status, self.reason = status_of(answer), answer.reason
         self.queue_offset = QueueOffset(answer.queue_offset)
         self.physical_offset = PhyOffset(answer.physical_offset)
@@ -212,9 +224,12 @@ def unique_key(batch: PutBatch, k: int) -> str:
 
 
 def host_of(endpoint: str) -> Host:
-    """The host of ADDRESS:PORT."""
+    """The host of ADDRESS:PORT. Raises BadMessage for what is none."""
     address, _, port = endpoint.rpartition(":")
-    return Host(address.strip("[]"), int(port))
+    try:
+        return Host(str(ipaddress.ip_address(address.strip("[]"))), int(port))
+    except ValueError:
+        raise BadMessage(f"{endpoint[:100]!r} is no ADDRESS:PORT") from None
 
 
 def _text(columns: Columns, k: int) -> bytes:

@@ -35,13 +35,13 @@ from duolog_server.node.moving.deliveries import (
     UNKNOWN,
     PassedOn,
     delivery_of,
-    kept,
     status_of,
     without_first,
+    without_producer,
 )
 from duolog_server.node.moving.othergroups import Deliveries
 from duolog_server.node.wire import moves_pb2 as wire
-from duolog_server.store.errors import RepeatUnknown
+from duolog_server.store.errors import BadMessage, RepeatUnknown
 from duolog_server.store.idempotence import Run
 from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.moves import Place
@@ -52,7 +52,6 @@ log = structlog.get_logger("duolog.node")
 
 PUTS_MAX, BYTES_MAX = 1024, 64 << 20  # that wait, over all queues
 PUT_SECONDS = 2.5  # RocketMQ's clients wait for an answer for 3 s, the SDK's for 4 s
-AGAIN_SECONDS = 0.05  # before batches go again that were not stored
 UNAVAILABLE = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
@@ -114,7 +113,7 @@ class _Put:
 class _Queue:
     """A queue whose puts are not stored here. released: they are passed on; else they wait.
 
-    held: by its move, before the log has a seal: it would store them. away: puts that go on to
+    held: by its move, before the log has a seal: it would store them. away: puts that continue to
     `target`, and have no outcome. behind: those that wait for these, as they go elsewhere.
     """
 
@@ -164,8 +163,9 @@ class Passing:
 
     def status(self) -> dict[str, int]:
         """Puts that wait, and the queues that hold them."""
+        known = self.queues or self._open
         held = sum(1 for queue in self.queues.values() if not queue.released)
-        return {"passing_on": len(self._open), "queues_held": held} if self.queues else {}
+        return {"passing_on": len(self._open), "queues_held": held} if known else {}
 
     def validate(self) -> str:
         """See Part."""
@@ -210,7 +210,8 @@ class Passing:
     ) -> tuple[PutResult, Outcome | None]:
         """Have a batch stored where its queue continues, or here once that is decided.
 
-        The result is filled in before its outcome is set; without an outcome it is so already.
+        It must outlive this call: see `kept`. The result is filled in before its outcome is set;
+        without an outcome it is so already.
         again: its client may have had it passed on before. no_wait: see `Send`.
         """
         put = self._opened(batch, again, no_wait)
@@ -258,13 +259,13 @@ class Passing:
         return put
 
     def _next(self, put: _Put, following: Place) -> Place:
-        """Where a put goes on: to the newest place of its queue here, if it comes first."""
+        """Where a put continues: at the newest place of its queue here, if it comes first."""
         (topic, queue_id), group = put.key, self._here.source()[0]
         last = queue_id if put.repeat else self._here.last(group, topic, queue_id)
         return following if last == queue_id else Place(group, last)
 
     def _hold(self, put: _Put, where: dict[int, _Put], reason: str) -> None:
-        put.batch, put.reason = kept(put.batch), reason
+        put.reason = reason
         put.into(where)
 
     def _begin(self, put: _Put) -> None:
@@ -277,7 +278,10 @@ class Passing:
         try:
             result = result or self._log.write(put.batch)
         except RepeatUnknown as error:
-            result = PutResult(UNKNOWN, str(error))
+            if put.repeat:
+                result = PutResult(UNKNOWN, str(error))
+            else:  # it waited while others of its producer went elsewhere: it surely is not stored
+                result = self._log.write(without_producer(put.batch))
         if result.moved_to is None:
             self._stored(put, result)
             return
@@ -345,8 +349,13 @@ class Passing:
     # -- ends --------------------------------------------------------------------------------------
 
     def answered(self, put: _Put, answer: wire.Delivered) -> None:
-        """Where it was sent to, it is stored, or refused."""
-        put.result.take_answer(answer, put.batch)
+        """Where it was sent to, it is stored, or refused. Raises Unavailable for what is no
+        answer.
+        """
+        try:
+            put.result.take_answer(answer, put.batch)
+        except BadMessage as error:
+            raise sdk.Unavailable(f"an answer cannot be read: {error.reason}") from None
         self.end(put, put.result.status, answer.reason)
 
     def end(self, put: _Put, status: PutMessageStatus, reason: str = "") -> None:
@@ -364,7 +373,7 @@ class Passing:
                 self._all_begin(queue.behind)
 
     def _all_begin(self, puts: dict[int, _Put]) -> None:
-        """What waited goes on, in order."""
+        """What waited is passed on, in order."""
         found = list(puts.values())
         for put in found:
             put.into(None)
@@ -494,7 +503,10 @@ class _Line:
                 raise sdk.Unavailable(f"it answered {answer.id}, which it was not sent")
             if status_of(answer) in NOT_STORED:
                 self._comes_back(target, put, answer.reason)
-            elif put is not None:
+                continue
+            if target in self._back and target not in self._blocked:
+                self._comes_through(target)
+            if put is not None:
                 self._passing.answered(put, answer)
 
     # -- what was not stored -----------------------------------------------------------------------
@@ -505,22 +517,39 @@ class _Line:
         back = self._back.get(target)
         if back is None:
             back = self._back[target] = {}
-            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._resume, target, back)
+            for other in [one for one in self._waiting.values() if _target(one) == target]:
+                other.into(back)
+            self._later(target, back, BackOff())
         if put is not None:
             put.is_sent, put.reason = put.sent.again, reason  # as it was before
             put.into(back)
-        for other in [one for one in self._waiting.values() if _target(one) == target]:
-            other.into(back)
 
-    def _resume(self, target: QueueKey, back: dict[int, _Put]) -> None:
-        """All that is not stored goes again, once it has come back."""
+    def _later(self, target: QueueKey, back: dict[int, _Put], pauses: BackOff) -> None:
+        asyncio.get_running_loop().call_later(pauses.next(), self._try, target, back, pauses)
+
+    def _try(self, target: QueueKey, back: dict[int, _Put], pauses: BackOff) -> None:
+        """The first of what was not stored goes again, once all has come back: see whether it is
+        stored now.
+        """
         if self._back.get(target) is not back:
-            return  # with another stream
-        if target in self._sent.values():
-            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._resume, target, back)
-            return
-        del self._back[target]
-        for put in sorted(back.values(), key=lambda put: put.number):
+            return  # all of it is on its way again
+        if not self._is_on_its_way(target):
+            if not back:  # nobody waits for it any more
+                del self._back[target]
+                return
+            self._again([back[min(back)]])
+        self._later(target, back, pauses)
+
+    def _is_on_its_way(self, target: QueueKey) -> bool:
+        waiting = (_target(put) for put in self._waiting.values())
+        return target in self._sent.values() or target in waiting
+
+    def _comes_through(self, target: QueueKey) -> None:
+        """The target takes a queue again: all that was not stored may follow."""
+        self._again(sorted(self._back.pop(target).values(), key=lambda put: put.number))
+
+    def _again(self, puts: list[_Put]) -> None:
+        for put in puts:
             put.into(self._waiting)
         self._wake.set()
 

@@ -21,7 +21,7 @@ from duolog_server.node.deferred.redirect import is_copy
 from duolog_server.node.deferred.transactionservice import TransactionService
 from duolog_server.node.engine.log import Outcome
 from duolog_server.node.identity.quotas.quotas import Who
-from duolog_server.node.moving.deliveries import PassedOn
+from duolog_server.node.moving.deliveries import PassedOn, kept
 from duolog_server.node.moving.passing import Passing
 from duolog_server.store.errors import BadMessage, RepeatUnknown, StoreError
 from duolog_server.store.messagestore import PutBatch, PutResult, Singles, SinglesResult
@@ -206,6 +206,7 @@ class Sends:
                 self._delays.count(placed.topic, batch, count)
 
     def _passed_on(self, placed: Placed) -> tuple[PutResult, Outcome | None]:
+        placed = placed._replace(batch=kept(placed.batch))
         result, waiting = self._passing.pass_on(placed.batch, placed.again, placed.no_wait)
         if waiting is not None:
             waiting.add_done_callback(lambda _: self._count_here(placed, result))

@@ -24,7 +24,7 @@ class Place:
     """A place in a group. answers: to the next heartbeats. foreign: another member's queues."""
 
     def __init__(self) -> None:
-        self.topics, self.broadcasting = ["T"], False
+        self.topics = ["T"]
         self.answers: list[Share | Exception] = [Share({FIRST, SECOND})]
         self.claims: list[list[Queue]] = []
         self.asked: list[dict[Queue, int]] = []

@@ -880,20 +880,20 @@ class TopicReply(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ..., group: _Optional[str] = ..., message_type: _Optional[str] = ..., lite_ttl_minutes: _Optional[int] = ..., owner: _Optional[str] = ..., retention_hours: _Optional[int] = ..., guests: _Optional[_Iterable[_Union[GuestQueue, _Mapping]]] = ...) -> None: ...
 
 class GuestQueue(_message.Message):
-    __slots__ = ("stats", "first", "name_group", "name_queue_id", "from_group", "from_queue_id")
-    STATS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("queue_id", "first", "name_group", "name_queue_id", "from_group", "from_queue_id")
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     NAME_GROUP_FIELD_NUMBER: _ClassVar[int]
     NAME_QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FROM_GROUP_FIELD_NUMBER: _ClassVar[int]
     FROM_QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
-    stats: QueueStats
+    queue_id: int
     first: int
     name_group: str
     name_queue_id: int
     from_group: str
     from_queue_id: int
-    def __init__(self, stats: _Optional[_Union[QueueStats, _Mapping]] = ..., first: _Optional[int] = ..., name_group: _Optional[str] = ..., name_queue_id: _Optional[int] = ..., from_group: _Optional[str] = ..., from_queue_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, queue_id: _Optional[int] = ..., first: _Optional[int] = ..., name_group: _Optional[str] = ..., name_queue_id: _Optional[int] = ..., from_group: _Optional[str] = ..., from_queue_id: _Optional[int] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("topic",)

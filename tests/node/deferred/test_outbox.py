@@ -317,3 +317,19 @@ async def test_what_waits_for_long_is_stored_again_and_keeps_its_turn(
     world.other.held = False
     await world.passed(b"1", b"2", b"3")
     assert all("MOVED_ORIGIN" not in one for one in world.other.properties)
+
+
+async def test_what_was_stored_here_before_the_seal_is_not_passed_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.broker.metadata, "note", lambda change: None)
+    world.other.held = True
+    world.put(b"1")
+    world.other.held = False
+    await wait_for(world.client, 1)
+    await until(lambda: not world.waiting())
+    await world.seal()
+    world.outbox.role_changed()
+    world.put(b"2")
+    await world.passed(b"2")
+    assert await stored(world.client) == [b"1"]

@@ -1,5 +1,6 @@
 """Consumer groups read a queue that moved: one place to its end, then the next one."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,12 +11,15 @@ import pytest
 
 from duolog_server.compat.grpc.protocol.stubs import definition, service
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.consuming.longpoll import poll
+from duolog_server.node.consuming.reading import Selection
+from duolog_server.node.filters.tagfilter import EVERYTHING
 from duolog_server.serve.server import Node
-from duolog_server.store.moves import Place
+from duolog_server.store.moves import Guest, Place, guest_record
 from tests.compat.grpc.api import Api, close_all, resource
 from tests.compat.remoting.client import Remoting, connected, receipts, records
 from tests.node.moving.seams import TOPIC, A, B, Seams
-from tests.node.replicas import WAIT_SECONDS, start_groups
+from tests.node.replicas import WAIT_SECONDS, Group, broker_of, caught_up, start_groups
 from tests.nodefixtures import StartNode, received
 from tests.until import until
 
@@ -152,7 +156,7 @@ async def test_topics_and_groups_are_told_with_their_guests_apart(
         await client.admin.put_group("g")
         await client.admin.commit("g", {(TOPIC, A, 0): 1})
         (topic,) = (one for one in await client.admin.topics([TOPIC]) if one.group == B)
-        assert (topic.queues, len(topic.stats)) == (1, 1)
+        assert (topic.queues, [one.queue_id for one in topic.stats]) == (1, [0, 1])
         with pytest.raises(duolog.BadRequest, match="has not come to T/1 yet"):
             await client.admin.commit("g", {(TOPIC, B, 1): 4})
         await client.admin.commit("g", {(TOPIC, A, 0): 3})
@@ -424,3 +428,42 @@ async def test_rocketmq_5_reads_guests_and_sends_to_none(
     assert received.bodies == numbered(3, 5)
     await behind.ack("g", *received.handles)
     await until(lambda: seams.committed("g", seams.at) == 5)
+
+
+# -- slaves ------------------------------------------------------------------------------------
+
+
+async def test_a_slave_keeps_to_the_gate(start_node: StartNode, tmp_path: Path) -> None:
+    """By the tables that it copies: a subscription there goes on once its group comes."""
+    group = Group(start_node, tmp_path)
+    master, slave = await group.start_pair()
+    async with group.client(master) as client:
+        await client.admin.create_topic(TOPIC, 1)
+    metadata = broker_of(master).metadata
+    place = Place("elsewhere", 0)
+    await metadata.change(guest_record(TOPIC, 1, Guest(place, place, "m")))
+    await metadata.change({"op": "open", "topic": TOPIC, "queue": 1, "first": 7, "move": "m"})
+    seams = Seams({"here": master}, Place("here", 1))
+    await seams.put(*numbered(7, 9))
+    await caught_up(master, slave)
+    reader = broker_of(slave).reader
+
+    def found(name: str) -> list[bytes]:
+        result = reader.read((TOPIC, 1), 7, Selection(EVERYTHING, 32, 1 << 20, name))
+        return [body for _, body, _ in result.rows()]
+
+    assert (found("g"), found("")) == ([], numbered(7, 9))
+    polled = asyncio.ensure_future(
+        poll(
+            reader,
+            (TOPIC, 1),
+            7,
+            Selection(EVERYTHING, 32, 1 << 20, "g"),
+            asyncio.get_running_loop().time() + WAIT_SECONDS,
+        )
+    )
+    await asyncio.sleep(0)
+    crossed = {"op": "crossed", "topic": TOPIC, "queue": 1, "group": "g", "offset": 7, "resets": 0}
+    await metadata.change(crossed)
+    assert (await polled)[1].count == 2
+    assert found("h") == []

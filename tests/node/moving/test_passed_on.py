@@ -1,17 +1,21 @@
 """Queues that moved: what is put to them goes on to the group that they moved to."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import duolog
 import pytest
 from duolog.testing._ports import free_endpoint
+from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.compat.grpc.protocol.stubs import Code
 from duolog_server.compat.remoting.codec.codes import RequestCode
 from duolog_server.ha.moverevents import Reserve
 from duolog_server.ha.movetarget import records_for
 from duolog_server.node.broker import Broker
+from duolog_server.node.moving import passing
 from duolog_server.serve.server import Node
 from duolog_server.store.moves import Place
 from duolog_server.store.offsets import QueueOffset
@@ -20,6 +24,7 @@ from tests.compat.grpc.api import Api, message
 from tests.compat.remoting.client import LETTERS, connected
 from tests.compat.remoting.requests import write_batch
 from tests.known import known
+from tests.node.api.test_messages import append, append_request
 from tests.node.replicas import WAIT_SECONDS, broker_of, start_groups
 from tests.nodefixtures import StartNode
 from tests.support import read_all
@@ -211,3 +216,105 @@ async def test_a_message_that_is_sent_again_to_the_next_master_of_the_source_is_
     assert (again.status.code, again.entries[0].offset) == (Code.OK, first.entries[0].offset)
     await api.close()
     assert sorted(bodies(target, to.queue_id) for to in places) == [[], [b"x"]]
+
+
+@pytest.fixture
+async def client(nodes: dict[str, Node]) -> AsyncIterator[duolog.Client]:
+    async with duolog.Client(f"127.0.0.1:{nodes[A].port}", timeout=WAIT_SECONDS) as made:
+        yield made
+
+
+def request(*messages: bytes, sequence: int, **how: Any) -> wire.AppendRequest:
+    return append_request(list(messages), producer_id=b"0123456789", sequence=sequence, **how)
+
+
+async def test_a_reply_names_no_position_of_another_log(
+    nodes: dict[str, Node], client: duolog.Client
+) -> None:
+    """A client would take it for what is confirmed in this one."""
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    stored = await append(client, request(b"0", sequence=0))
+    assert stored.count == 1
+    to = await move(source, target)
+    partly = await append(client, request(b"0", b"1", sequence=0, again=True))
+    assert (partly.status, partly.count, partly.epoch_nonce) == (wire.PUT_OK, 0, 0)
+    assert [(run.count, run.queue_offset) for run in partly.duplicates] == [(1, 0)]
+    assert partly.queue_offset == 1
+    host = target.store.store_host
+    assert partly.store_host == f"{host.address}:{host.port}"
+    again = await append(client, request(b"0", b"1", sequence=0, again=True))
+    assert [(run.count, run.queue_id, run.queue_offset) for run in again.duplicates] == [
+        (1, 0, 0),
+        (1, 0, 1),
+    ]
+    assert bodies(target, to.queue_id) == [b"1"]
+
+
+async def test_an_expected_offset_is_that_of_the_queue(
+    nodes: dict[str, Node], client: duolog.Client
+) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    async with client.producer() as producer:
+        await producer.send("T", b"0", queue_id=0, group=A)
+        to = await move(source, target)
+        with pytest.raises(duolog.OffsetMismatch) as mismatch:
+            await producer.send_batch("T", [b"x"], queue_id=0, group=A, expect_offset=0)
+        assert mismatch.value.next_offset == 1
+        batch = await producer.send_batch("T", [b"1"], queue_id=0, group=A, expect_offset=1)
+        assert batch.parts[0].queue_offset == 1
+    assert bodies(target, to.queue_id) == [b"1"]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+async def test_what_came_before_the_end_of_a_move_is_stored_in_its_order(
+    nodes: dict[str, Node],
+    client: duolog.Client,
+    stays: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(passing, "PUT_SECONDS", WAIT_SECONDS)
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    to = await reserve(A, target)
+    async with connected(nodes[A]) as remoting:
+        await append(client, request(b"0", sequence=0))
+        source.passing.hold("T", 0)
+        sends: list[asyncio.Future[Any]] = []
+        for k in range(1, 7):
+            if k % 2:
+                sends.append(remoting.begin_send("T", b"%d" % k))
+            else:
+                sends.append(
+                    asyncio.ensure_future(append(client, request(b"%d" % k, sequence=k, id=k)))
+                )
+            await until(lambda k=k: source.passing.status()["passing_on"] == k)  # type: ignore[misc]
+        before = source.log.counters.messages_in
+        if stays:
+            source.passing.release("T", 0, None)
+        else:
+            await begin(target, to, await seal(source, to))
+            source.passing.release("T", 0, to)
+        await asyncio.gather(*sends)
+    if stays:
+        await until(lambda: bodies(source, 0) == [b"%d" % k for k in range(7)])
+        assert source.log.counters.messages_in == before + 6
+    else:
+        assert bodies(source, 0) == [b"0"]
+        await until(lambda: bodies(target, to.queue_id) == [b"%d" % k for k in range(1, 7)])
+        assert source.log.counters.messages_in == before
+
+
+async def test_a_queue_that_comes_back_is_reached_through_all_its_places(
+    nodes: dict[str, Node], client: duolog.Client
+) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    async with client.producer() as producer:
+        await producer.send("T", b"0", queue_id=0, group=A)
+        to = await move(source, target)
+        await producer.send("T", b"1", queue_id=0, group=A)
+        back = await move(target, source, to.queue_id, "n")
+        receipts = [
+            await producer.send("T", b"%d" % k, queue_id=0, group=A, key="k") for k in range(2, 9)
+        ]
+    assert [receipt.queue_offset for receipt in receipts] == list(range(2, 9))
+    assert bodies(source, back.queue_id) == [b"%d" % k for k in range(2, 9)]
+    assert (bodies(source, 0), bodies(target, to.queue_id)) == ([b"0"], [b"1"])
