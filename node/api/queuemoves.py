@@ -34,8 +34,10 @@ class QueueMoves:
         known = broker.moves.progress(wanted.topic)
         found = joined(wanted, known)
         if found is None:
-            tables = broker.metadata.tables
-            check(wanted, Source(broker.group, config, tables.moves, broker.views, known))
+            moves = broker.metadata.tables.moves
+            seal = moves.seal_of(wanted.topic, wanted.queue_id)
+            if request.plan or seal is None or seal.following.group != wanted.target:
+                check(wanted, Source(broker.group, config, moves, broker.views, known))
             if request.plan:
                 return wire.MoveQueueReply(move=self._planned(wanted))
         if found is None or not request.plan:

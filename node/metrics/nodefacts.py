@@ -84,6 +84,8 @@ class NodeFacts:
         if broker.failover is not None:
             required = broker.failover.machine.guarantee.in_sync_replicas
         node.add("duolog_in_sync_replicas_required", required)
+        for outcome, state in (("moved", State.DONE), ("given_up", State.ENDED)):
+            node.add("duolog_moves_total", broker.moves.ended.get(state, 0), outcome)
         machine = broker.replication.master or broker.replication.slave
         node.add("duolog_damaged_frames_total", machine.damaged_frames if machine else 0)
         if broker.replication.master is not None:
@@ -112,9 +114,14 @@ class NodeFacts:
 
     def _moves(self, node: Shown) -> None:
         """Queues that move from here."""
-        over = {state.value for state in (*OVER, State.WITNESSING)}
-        moves = [one for one in self._broker.moves.progress() if one.state not in over]
+        broker, over = self._broker, {state.value for state in (*OVER, State.WITNESSING)}
+        known = broker.moves.progress()
+        moves = [one for one in known if one.state not in over]
         node.add("duolog_moves_running", len(moves))
+        node.add("duolog_move_puts_waiting", broker.passing.status().get("passing_on", 0))
+        done = [one for one in known if one.state == State.DONE.value]
+        last = max(done, key=lambda one: one.began_ms, default=None)
+        node.add("duolog_move_pause_seconds", last.pause_ms / 1000 if last is not None else 0)
         held_ms = max((one.pause_ms for one in moves), default=0.0)
         node.add("duolog_move_hold_seconds", held_ms / 1000)
 

@@ -227,6 +227,14 @@ DUOLOG = (
     _own("writable", "1 if the node stores messages now."),
     _own("frozen", "1 while `duolog migrate rollback --freeze` keeps the node from storing."),
     _own("moves_running", "Queues that move to another replica group now.", where=MASTER),
+    _own("moves_total", "Moves that ended, by outcome: moved or given_up.", labels="outcome"),
+    _own(
+        "move_pause_seconds",
+        "For how long messages waited for the last move that ended well.",
+        "seconds",
+        where=MASTER,
+    ),
+    _own("move_puts_waiting", "Puts that wait for a move, or to be passed on.", where=MASTER),
     _own(
         "move_hold_seconds",
         "For how long messages to a queue that moves have waited, of the longest of these moves.",

@@ -395,6 +395,11 @@ class MoveService:
         found = [move.progress() for move in self._moves.values()]
         return [one for one in found if topic in ("", one.topic)]
 
+    @property
+    def ended(self) -> Mapping[State, int]:
+        """How many moves have ended in which state, since this node started."""
+        return self._ports.ended
+
     def _add(self, move: RunningMove) -> None:
         over = [queue for queue, one in self._moves.items() if one.is_over]
         for queue in over[: max(0, len(over) - KEPT_MAX + 1)]:

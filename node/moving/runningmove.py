@@ -5,8 +5,9 @@ pause; the machine allows for answers that come late.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
@@ -89,7 +90,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What moves are executed with. ask: a target; raises DuologError without an answer."""
+    """What moves are executed with.
+
+    ask: a target; raises DuologError without an answer. ended: counts moves by their last state.
+    """
 
     metadata: MetadataLog
     times: StoreTimes
@@ -97,6 +101,7 @@ class Ports:
     passing: Holding
     next_offset: Callable[[str, int], int]
     ask: Callable[[str, str, Request], Awaitable[Reply]]
+    ended: Counter[State] = field(default_factory=Counter)
 
 
 class RunningMove:
@@ -263,6 +268,7 @@ class RunningMove:
     def _over(self) -> None:
         assert self.mover is not None, "its turn has come"
         self._next, self._trouble = None, ""
+        self._ports.ended[self.mover.state] += 1
         if self.mover.state is State.DONE:
             self._verdict = ""
             log.info(

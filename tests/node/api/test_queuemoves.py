@@ -7,6 +7,7 @@ import duolog
 import pytest
 
 from duolog_server.ha.groupstate import Keys, Member, Registration, Replica
+from duolog_server.ha.mover import State
 from duolog_server.ha.registry import Delete, Put, Transaction
 from duolog_server.serve.server import Node
 from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of, start_groups
@@ -53,6 +54,9 @@ async def test_groups_with_a_member_of_an_older_version_move_nothing(
         await until(lambda: not broker.views[B].lacking("moves"))
         moved = await client.admin.move_queue("T", 0, B, group=A)
         assert (moved.has_moved, str(moved.to), moved.end) == (True, f"{B}/1", 0)
+        again = await client.admin.move_queue("T", 0, B, group=A)
+        assert (again.move, again.has_moved) == (moved.move, True), "its answer may be lost"
+    assert broker.moves.ended == {State.DONE: 1}
 
 
 async def test_a_target_without_a_master_is_no_target_for_now(
