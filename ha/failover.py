@@ -64,7 +64,7 @@ from duolog_server.ha.knowngroup import KnownGroup, NotBelieved
 from duolog_server.ha.mandate import Mandate, Mastership
 from duolog_server.ha.membership import Membership
 from duolog_server.ha.provenance import Provenance
-from duolog_server.ha.registry import Snapshot, Transaction
+from duolog_server.ha.registry import Check, Delete, Put, Snapshot, Transaction
 from duolog_server.ha.starts import Claim, Start
 from duolog_server.ha.syncstate import Seen, SyncState, lives
 from duolog_server.store.clocks import MonoMs
@@ -401,6 +401,12 @@ class Failover:
     def promise(self, guarantee: Guarantee) -> Transaction | None:
         """The transaction for an operator's guarantee; None if this node no longer leads."""
         return self._changes.promise(guarantee) if self._is_mine() else None
+
+    def change_rows(
+        self, known: tuple[Check, ...], rows: tuple[Put | Delete, ...]
+    ) -> Transaction | None:
+        """The transaction for rows of queues that move; None if this node no longer leads."""
+        return self._changes.change_rows(known, rows) if self._is_mine() else None
 
     @property
     def _changes(self) -> GroupChanges:

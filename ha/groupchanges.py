@@ -7,6 +7,7 @@
 | elect | the state as it was read, no lock, its own start |
 | set_members, hand_over | the state as it was read, and the lock of this very mastership |
 | promise | the same, and the guarantee as it was read |
+| change_rows | the same, and the rows of queues as they were read |
 | call_roll, forget | the members' records as they were read; that a forgotten one does not live |
 | depose | the state and the lock as they were read |
 """
@@ -99,6 +100,10 @@ class GroupChanges:
         change = Put(self.keys.guarantee, guarantee.to_bytes())
         state = Put(self.keys.state, self.view.state.changed().to_bytes())
         return Transaction((*self._mastership(), known), (change, state))
+
+    def change_rows(self, known: tuple[Check, ...], rows: tuple[Put | Delete, ...]) -> Transaction:
+        """Change what the registry says of queues that move, as the master."""
+        return Transaction((*self._mastership(), *known), rows)
 
     def depose(self, new: GroupState) -> Transaction:
         """Remove the lock of a master that the new state no longer names."""

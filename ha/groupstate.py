@@ -4,7 +4,7 @@
 |-----------------------------------|----------|------|
 | state | - | epoch, master, SyncStateSet, version; one key, changed by transaction only |
 | lock | the master's lease | who is the master now; gone: elect |
-| replica/NODE | NODE's lease | that it lives: incarnation, addresses |
+| replica/NODE | NODE's lease | that it lives: incarnation, addresses, features |
 | member/NODE | - | where it was last registered, since when it is not; until it is forgotten |
 | drained/NODE | - | it must not become the master, nor count for puts |
 | room/NODE | NODE's lease | its disk has room for what a full master cannot store |
@@ -25,6 +25,8 @@ from duolog_server.ha.registry import Row, Snapshot
 from duolog_server.ha.starts import Start
 
 ROOT = "/duolog"
+MOVES = "moves"  # a node with this feature knows queues that move between replica groups
+FEATURES = (MOVES,)  # of this version
 
 
 class BadState(Exception):
@@ -138,11 +140,15 @@ def _replica(value: Any) -> Replica:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The replica key: a node that lives, and where it is reached (HOST:PORT each)."""
+    """The replica key: a node that lives, and where it is reached (HOST:PORT each).
+
+    features: what its version knows, by name; none: an older version, which does not tell.
+    """
 
     replica: Replica
     endpoint: str
     ha_endpoint: str
+    features: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
         """As JSON."""
@@ -150,6 +156,7 @@ class Registration:
             **_replica_json(self.replica),
             "endpoint": self.endpoint,
             "haEndpoint": self.ha_endpoint,
+            **({"features": list(self.features)} if self.features else {}),
         }
         return json.dumps(value, separators=(",", ":")).encode()
 
@@ -158,7 +165,12 @@ class Registration:
         """Raises BadState."""
         try:
             value = json.loads(data)
-            return cls(_replica(value), str(value["endpoint"]), str(value["haEndpoint"]))
+            return cls(
+                _replica(value),
+                str(value["endpoint"]),
+                str(value["haEndpoint"]),
+                tuple(str(name) for name in value.get("features", ())),
+            )
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise BadState(f"cannot read a registration: {error}") from error
 
@@ -315,6 +327,13 @@ class View:
             node: self.members[node].down_since_ms if node in self.members else 0
             for node in sorted(self.nodes - self.replicas.keys())
         }
+
+    def lacking(self, feature: str) -> list[str]:
+        """The members whose version lacks a feature; of one that is down, as it was last."""
+        known = {**{node: one.last for node, one in self.members.items()}, **self.replicas}
+        return sorted(
+            node for node in self.nodes if node not in known or feature not in known[node].features
+        )
 
     def unreached_by(self, node: str) -> dict[str, Unreached]:
         """What other live nodes found who cannot reach a node where it is registered now."""

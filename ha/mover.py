@@ -41,6 +41,7 @@ from duolog_server.ha.moverevents import (
     Held,
     Hold,
     Nothing,
+    NotSealed,
     Open,
     Opened,
     Refused,
@@ -145,6 +146,10 @@ class Mover:
                 return self._overtaken(seen)
             case Held(end):
                 return self._held(end)
+            case NotSealed() if self.state is State.SEALING:
+                # Where the target has begun, the end stays as it is.
+                own = began_in(self.move) == self.epoch
+                return replace(self, end=-1 if own else self.end), (Hold(),)
             case Sealed() if self.state is State.SEALING:
                 return self._go(State.OPENING)
             case Answered(reply) if self.settled and self._concerns(reply):
@@ -287,7 +292,8 @@ class Mover:
 def move_id(group: str, epoch: int, number: int) -> str:
     """The id of a move: its source, the epoch of the master that begins it, a number of its own.
 
-    A target knows moves of many sources by their ids.
+    A target knows moves of many sources by their ids, and remembers those of a source that was
+    restored: so numbers are not used again, even where epochs are.
     """
     return f"{group}-{epoch}-{number}"
 

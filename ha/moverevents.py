@@ -147,6 +147,11 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class NotSealed:
+    """The seal was not stored, and never will be."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sealed:
     """The seal is confirmed."""
 
@@ -168,7 +173,7 @@ class Abort:
     """An operator, or the time that a move may take before its seal, ends it."""
 
 
-Event = Settled | Committed | Conflict | Held | Sealed | Answered | Retry | Abort
+Event = Settled | Committed | Conflict | Held | NotSealed | Sealed | Answered | Retry | Abort
 
 
 # -- effects ---------------------------------------------------------------------------------------
@@ -196,7 +201,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append a seal, behind blank entries up to its end; `Sealed` once it is confirmed."""
+    """Append a seal, behind blank entries up to its end; `Sealed` once it is confirmed.
+
+    `NotSealed` where it could not be stored: the queue may have grown when it is tried again.
+    """
 
     seal: Seal
 

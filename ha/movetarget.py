@@ -58,6 +58,11 @@ def is_absence(reply: Reply) -> bool:
     return isinstance(reply, Nothing | Refused)
 
 
+def note(topic: str) -> Json:
+    """A record that changes nothing, as every move has an id: what is stored to be confirmed."""
+    return {"op": "revoke", "topic": topic, "queue": 0, "move": ""}
+
+
 def records_for(moves: Moves, topic: str, request: Request, next_id: int) -> list[Json]:
     """The records that make an answer. next_id: a queue id of the topic that was never used."""
     assert not isinstance(request, Ask)

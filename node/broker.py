@@ -25,6 +25,7 @@ from duolog_server.node.core.traffic import Traffic
 from duolog_server.node.core.untaken import Untaken
 from duolog_server.node.core.waitingcalls import WaitingCalls
 from duolog_server.node.deferred.delayservice import DelayService
+from duolog_server.node.deferred.outbox import Outbox
 from duolog_server.node.deferred.transactionservice import TransactionService
 from duolog_server.node.election.failover import FailoverService
 from duolog_server.node.engine.log import Log
@@ -35,8 +36,13 @@ from duolog_server.node.identity.access.frameskeys import FramesKeys, SharedKey
 from duolog_server.node.identity.access.lockout import Lockout, Login
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.identity.rights.policies import NAME_MAX
+from duolog_server.node.moving.arrivals import Arrivals
 from duolog_server.node.moving.crossings import Crossings
+from duolog_server.node.moving.moveservice import Links, MoveService
 from duolog_server.node.moving.othergroups import NodeMarks, OtherGroups
+from duolog_server.node.moving.passing import Here, Passing
+from duolog_server.node.moving.queuerows import QueueRows
+from duolog_server.node.moving.target import MoveTarget
 from duolog_server.node.pop.liteservice import LiteService
 from duolog_server.node.pop.popservice import PopService
 from duolog_server.node.pop.retrytopics import RetryTopics
@@ -56,6 +62,7 @@ from duolog_server.node.traces.recorder import Recorder, Standing
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.errors import StoreFenced
 from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.record import Host
 from duolog_server.store.recovery import RecoveryReport
 
 log = structlog.get_logger("duolog.node")
@@ -80,6 +87,8 @@ class Dialects:
     remoting_members: Callable[[str], int] = field(default=lambda group: 0)
     # Routes of topics as its JSON, for its clients; None where nothing serves them.
     remoting_route: Callable[[str], bytes] | None = None
+    # Where its clients look a message up by its id.
+    remoting_host: Host | None = None
     # Slaves of RocketMQ that copy the log.
     rocketmq_slaves: Callable[[], Sequence[RocketmqSlave]] = tuple
     # Name servers of RocketMQ, and those that do not know this node as it is.
@@ -151,10 +160,17 @@ class Broker:
         """Create the services that use the core."""
         self.removal = QueueRemoval(self.log.file_work, self.background.start, self.metadata.exists)
         self.filters = ConsumerFilters(core, self.store.calculate_filter_bits)
-        self.delays = DelayService(core, self.store.delays_ms)
-        self.transactions = TransactionService(core, config.transactions)
-        self.sends = Sends(core, self.delays, self.transactions)
-        self.publishes = PublishService(core, self.sends, self.replication)
+        groups, start = self.other_groups, self.background.start
+        here = Here(self._source, self._last_here)
+        self.passing = Passing(self.log, self.admission, groups, here, start)
+        self.arrivals = Arrivals(
+            core, self.passing, self.store.store_host, lambda: self.dialects.remoting_host
+        )
+        self.outbox = Outbox(core, self.passing)
+        self.delays = DelayService(core, self.store.delays_ms, self.outbox)
+        self.transactions = TransactionService(core, config.transactions, self.outbox)
+        self.sends = Sends(core, self.passing, self.delays, self.transactions, self.outbox)
+        self.publishes = PublishService(core, self.sends, self.replication, self.outbox)
         self.retries = RetryTopics(core, self.delays)
         self.waiting_calls = WaitingCalls(config.limits.polls_max)
         limits, calls = config.limits, self.waiting_calls
@@ -166,6 +182,10 @@ class Broker:
         self.groups = GroupCoordinator(NO_GRACE, config.node.group)
         self.offsets = Offsets(core, self.groups)
         self.lookups = Lookups(core)
+        rows = QueueRows(config.node.cluster, lambda: self.failover)
+        links = Links(self.group, self.other_groups, rows, self.passing)
+        self.moves = MoveService(core, self.replication, links, self.give_up)
+        self.move_target = MoveTarget(core, self.group)
         self.connected = Connected()
         self.connected.add(MemberTable(self.groups, self.times))
         self.crossings = Crossings(core, self.other_groups)
@@ -176,6 +196,9 @@ class Broker:
             self.delays,
             self.transactions,
             self.publishes,
+            self.outbox,
+            self.passing,
+            self.moves,
         )
         audit = config.audit
         self.audit: AuditLog | None = None
@@ -313,8 +336,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop the parts, make everything durable, close the store."""
-        await self.other_groups.close()
         await self.background.stop(None)  # all writers have ended before their files are closed
+        await self.other_groups.close()
         if self.audit is not None:
             await self.audit.close()
         async with self.log.file_work.changes:
@@ -339,6 +362,14 @@ class Broker:
         self.failed.set()
 
     # -- roles ---------------------------------------------------------------------------------
+
+    def _source(self) -> tuple[str, int]:
+        """Of what is passed on: this group, and the epoch of its mastership."""
+        return self.group, self.replication.masterships[0]
+
+    def _last_here(self, group: str, topic: str, queue_id: int) -> int:
+        """The newest queue here that carries the name of one: by all that is stored."""
+        return self.metadata.stored_moves.last_here(group, topic, queue_id)
 
     def _standing(self) -> Standing:
         master = self.replication.master

@@ -5,6 +5,7 @@ python -m sim --seed 7 --trace    ... and everything that happened
 python -m sim --seeds 500         fresh seeds (the kept regressions run first)
 python -m sim --seeds 500 --base 1000 --jobs 2 --json
 python -m sim --replay FILE       a kept failing run
+python -m sim --moves --seed 7    two replica groups, between which queues move; so with all above
 python -m sim --mutants           every planted bug must be caught
 python -m sim --mutants --sample 7 --count 60   60 of them, drawn by a number
 python -m sim --mutants --keep    ... and the seeds that did are noted, to be tried first
@@ -18,18 +19,21 @@ import secrets
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from sim import faults
-from sim.cluster import Outcome, run
+from sim import cluster, faults, moverun
+from sim.cluster import Outcome
 from sim.faults import Fault
 from sim.hunting import NOTES, Catch, hunt_named, read_notes, stale, write_notes
 from sim.mutants import MUTANTS
 from sim.shrink import shrink
 
 REGRESSIONS = Path(__file__).parent / "regressions"
+OF_MOVES = REGRESSIONS / "moves"
 CHUNK = 20
 # What a large number of runs must have met, or the simulator does not test what it should.
 MUST_SEE = (
@@ -105,6 +109,9 @@ def parse() -> argparse.Namespace:
     what.add_argument("--seeds", type=int, help="run this number of seeds")
     what.add_argument("--replay", type=Path, help="replay a kept run")
     what.add_argument("--mutants", action="store_true", help="prove that planted bugs are caught")
+    parser.add_argument(
+        "--moves", action="store_true", help="two replica groups, between which queues move"
+    )
     parser.add_argument("--base", type=int, help="first seed of --seeds; default: random")
     parser.add_argument("--sample", type=int, help="draws the planted bugs of --mutants")
     parser.add_argument("--count", type=int, default=60, help="number of planted bugs it draws")
@@ -119,6 +126,8 @@ def parse() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.sample is not None and (not arguments.mutants or arguments.keep):
         parser.error("--sample draws planted bugs: give --mutants with it, and no --keep")
+    if arguments.moves and arguments.mutants:
+        parser.error("--mutants plants the bugs of all kinds of runs: give no --moves with it")
     return arguments
 
 
@@ -139,39 +148,47 @@ def run_one(
     seed: int, planned: list[Fault] | None, elected: bool | None, arguments: argparse.Namespace
 ) -> int:
     """One run, and once more: the same seed must do the same."""
+    run = runner(arguments.moves)
     outcome = run(seed, planned, arguments.trace, elected)
     if outcome.trace is not None:
         print("\n".join(outcome.trace))
-    again = run(seed, planned, elected=elected)
+    again = run(seed, planned, False, elected)
     print_result([outcome], 0.0, arguments.json)
     if again.digest != outcome.digest:
         print(f"seed {seed} is not deterministic: {outcome.digest}, {again.digest}")
         return 2
     if outcome.violation:
-        report(outcome, arguments.keep)
+        report(outcome, arguments)
         return 1
     print(f"seed {seed}: {outcome.events} events, trace {outcome.digest}", file=sys.stderr)
     return 0
 
 
-def report(outcome: Outcome, keep: bool) -> None:
+def report(outcome: Outcome, arguments: argparse.Namespace) -> None:
     """Say what failed, how to see it again, and with how few faults it still does."""
+    kind = "--moves " if arguments.moves else ""
     print(f"VIOLATION seed {outcome.seed}: {outcome.violation}")
-    print(f"replay: python -m sim --seed {outcome.seed} --trace")
+    print(f"replay: python -m sim {kind}--seed {outcome.seed} --trace")
 
     def fails(some: list[Fault]) -> str:
-        found = run(outcome.seed, some, elected=outcome.elected)
+        found = runner(arguments.moves)(outcome.seed, some, False, outcome.elected)
         return found.violation if found.failed_in == outcome.failed_in else ""  # not another error
 
     fewest, why = shrink(outcome.faults, fails)
     print(f"{len(fewest)} of {len(outcome.faults)} faults are enough: {why}")
     for fault in fewest:
         print(f"  {fault}")
-    if keep:
-        REGRESSIONS.mkdir(exist_ok=True)
-        path = REGRESSIONS / f"seed_{outcome.seed}.json"
+    if arguments.keep:
+        where = OF_MOVES if arguments.moves else REGRESSIONS
+        where.mkdir(exist_ok=True)
+        path = where / f"seed_{outcome.seed}.json"
         path.write_text(faults.dumps(outcome.seed, fewest, why, outcome.elected))
-        print(f"kept as {path}: python -m sim --replay {path}")
+        print(f"kept as {path}: python -m sim {kind}--replay {path}")
+
+
+def runner(moves: bool) -> Callable[[int, list[Fault] | None, bool, bool | None], Outcome]:
+    """What makes a run of a kind: of a seed, its faults, whether to trace it, whether elected."""
+    return moverun.run if moves else cluster.run
 
 
 # -- many ------------------------------------------------------------------------------------------
@@ -180,12 +197,12 @@ def report(outcome: Outcome, keep: bool) -> None:
 def run_kept(path: Path) -> Outcome:
     """A kept regression, in a process of a pool."""
     seed, planned, elected = faults.loads(path.read_text())
-    return run(seed, planned, elected=elected)
+    return runner(path.parent == OF_MOVES)(seed, planned, False, elected)
 
 
-def run_chunk(seeds: range) -> list[Outcome]:
+def run_chunk(seeds: range, moves: bool) -> list[Outcome]:
     """Some seeds, in a process of a pool."""
-    return [run(seed) for seed in seeds]
+    return [runner(moves)(seed, None, False, None) for seed in seeds]
 
 
 def run_many(arguments: argparse.Namespace) -> int:
@@ -197,21 +214,23 @@ def run_many(arguments: argparse.Namespace) -> int:
         for first in range(base, base + arguments.seeds, CHUNK)
     ]
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        outcomes = list(pool.map(run_kept, sorted(REGRESSIONS.glob("*.json"))))
+        kept = OF_MOVES if arguments.moves else REGRESSIONS
+        outcomes = list(pool.map(run_kept, sorted(kept.glob("*.json"))))
         began_seeds = time.monotonic()
-        for done in pool.map(run_chunk, chunks):
+        for done in pool.map(run_chunk, chunks, repeat(arguments.moves)):
             outcomes += done
     seconds = time.monotonic() - began_seeds
     failed = [outcome for outcome in outcomes if outcome.violation]
     print_result(outcomes, seconds, arguments.json, base, arguments.jobs)
     for outcome in failed[:3]:
-        report(outcome, arguments.keep)
+        report(outcome, arguments)
     if len(failed) > 3:
         print(f"and {len(failed) - 3} more: {[outcome.seed for outcome in failed[3:50]]}")
     print(f"{time.monotonic() - began:.1f} s", file=sys.stderr)
     if failed:
         return 1
-    missing = [mark for mark in MUST_SEE if not sum_counts(outcomes)[mark]]
+    must_see = moverun.MUST_SEE if arguments.moves else MUST_SEE
+    missing = [mark for mark in must_see if not sum_counts(outcomes)[mark]]
     if missing and arguments.seeds >= 100:
         print(f"never seen: {', '.join(missing)}")
         return 2

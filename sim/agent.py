@@ -26,7 +26,7 @@ from duolog_server.ha.failoverevents import (
     Tick,
     Uncertain,
 )
-from duolog_server.ha.groupstate import Registration, Replica, Unreachable, Unreached
+from duolog_server.ha.groupstate import FEATURES, Registration, Replica, Unreachable, Unreached
 from duolog_server.ha.localreplica import unfit
 from duolog_server.ha.mandate import Mandate
 from duolog_server.ha.master import Master
@@ -100,7 +100,12 @@ class Agent:
             node.disk,
             Candidacy(
                 etcd.keys,
-                Registration(replica, f"{node.name}:1", NOWHERE if node.unreachable else node.name),
+                Registration(
+                    replica,
+                    f"{node.name}:1",
+                    NOWHERE if node.unreachable else node.name,
+                    FEATURES,
+                ),
                 own_guarantee(node.ha_options(), node.store.options),
                 fresh_id,
             ),

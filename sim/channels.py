@@ -119,16 +119,24 @@ class Call:
     """One call between a program and a node. Made by the program's side."""
 
     def __init__(
-        self, network: Network, node: Served, path: str, caller: Caller | None = None
+        self,
+        network: Network,
+        node: Served,
+        path: str,
+        caller: Caller | None = None,
+        source: str = CLIENT,
     ) -> None:
-        """caller: of a guarded method; None for one that anybody may call."""
+        """caller: of a guarded method; None for one that anybody may call. source: on the network,
+        of the program.
+        """
         self.network = network
         self.node = node
         self.path = path if caller is None else GUARDED + path
         self.caller = caller or Caller()
         self.boot = node.boot
-        self.up = _Pipe(network, (CLIENT, node.name), self._lost)
-        self.down = _Pipe(network, (node.name, CLIENT), self._lost)
+        self.source = source
+        self.up = _Pipe(network, (source, node.name), self._lost)
+        self.down = _Pipe(network, (node.name, source), self._lost)
         self.inbox: deque[Any] = deque()  # serialized replies
         self.status: tuple[grpc.StatusCode, str, Details] | None = None
         self.given_up = False  # by the program
@@ -183,7 +191,7 @@ class Call:
 
     def _end_connection(self, reset: bool) -> None:
         """The program is told of it by a reset, or notices by itself, as where that is lost."""
-        if not (reset and self.network.call(self.node.name, CLIENT, self._reset)):
+        if not (reset and self.network.call(self.node.name, self.source, self._reset)):
             self.network.world.after(KEEPALIVE_MS, self._reset)
 
     # -- at the node ---------------------------------------------------------------------------
@@ -300,7 +308,14 @@ class SimStream:
 class SimChannel:
     """A program's channel to an endpoint: what the generated stubs use of one."""
 
-    def __init__(self, network: Network, node: Served, caller: Caller | None = None) -> None:
+    def __init__(
+        self,
+        network: Network,
+        node: Served,
+        caller: Caller | None = None,
+        source: str = CLIENT,
+    ) -> None:
+        self._source = source
         self._network = network
         self._node = node
         self._caller = caller
@@ -312,7 +327,7 @@ class SimChannel:
             raise grpc.aio.UsageError("Channel is closed.")
         for done in [call for call in self._open if call.status is not None]:
             del self._open[done]
-        call = Call(self._network, self._node, path, self._caller)
+        call = Call(self._network, self._node, path, self._caller, self._source)
         self._open[call] = None
         call.begin()
         return call
@@ -377,6 +392,10 @@ class SimChannel:
 
     async def close(self, grace: float | None = None) -> None:
         """End all calls."""
+        self.reset()
+
+    def reset(self) -> None:
+        """As `close`, and as the kernel does for a process that is gone."""
         self._closed = True
         for call in list(self._open):
             if call.status is None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from duolog_server.ha.groupstate import Keys
-from duolog_server.ha.progress import ConnectionState
 from duolog_server.store.queueends import QueueKey
 from sim import (
     accesschecks,
@@ -33,14 +32,12 @@ from sim import (
 from sim.accessclients import AccessClients
 from sim.caretaker import Caretaker
 from sim.clients import ClassicProducer, Consumer, History, Producer
-from sim.confirmedtables import ConfirmedTables
-from sim.copies import Copies
-from sim.etcd import NAME as ETCD
+from sim.config import Setup
 from sim.etcd import SimEtcd
 from sim.faults import NODES, Fault
-from sim.ghost import Ghost
+from sim.group import CONVERGE_MS, Group
 from sim.liteclients import LiteClients
-from sim.network import Network, Weather
+from sim.network import Network
 from sim.node import Node
 from sim.operator import Operator
 from sim.remadeclients import RemadeClients
@@ -50,8 +47,6 @@ from sim.witness import Violation
 from sim.world import World
 
 FAULTY_MS = 4000.0
-CONVERGE_MS = 30_000.0
-CLOCK_STEPS_MS = (-3_600_000, -5000, 5000, 3_600_000)
 
 
 @dataclass(slots=True)
@@ -69,7 +64,7 @@ class Outcome:
     trace: list[str] | None = None
 
 
-class Cluster:
+class Cluster(Group):
     """The run's parts."""
 
     def __init__(
@@ -80,44 +75,14 @@ class Cluster:
         elected: bool | None = None,
     ) -> None:
         """elected: whether the group elects its masters; by chance where not given."""
-        self.world = World(seed)
+        self.world = world = World(seed)
         if trace:
-            self.world.trace = []
-        self.elected = self.world.chance("mode").random() < 0.6 if elected is None else elected
+            world.trace = []
+        self.elected = world.chance("mode").random() < 0.6 if elected is None else elected
         self.planned = self._plan() if planned is None else planned
-        self.setup = replace(
-            config.draw(self.world.chance("setup"), self.elected),
-            index=self._has(faults.INDEX_ON),
-            classic=self._has(faults.CLASSIC_ON),
-        )
-        if self._has(faults.DECAY_OFTEN):
-            self.setup = replace(self.setup, decay_share=decay.OFTEN)
-        if self._has(faults.SERVICES_ON):
-            self.setup = replace(self.setup, services=True, index=True)
-            self.setup = replace(
-                self.setup, lite=self._has(faults.LITE_ON), users=self._has(faults.ACCESS_ON)
-            )
-            self.setup = replace(self.setup, expires=self._has(faults.EXPIRES))
-        if self.setup.expires:
-            self.setup = replace(self.setup, segment_bytes=8 << 10, quick=True)
-        self.network = Network(self.world)
-        self.etcd = SimEtcd(self.world, self.network, Keys("sim", "group"))
-        self.ghost = Ghost(
-            self.setup.in_sync, self.setup.durable, self.etcd if self.elected else None
-        )
-        self.nodes = [
-            Node(self.world, self.network, name, self.setup, self.ghost) for name in NODES
-        ]
-        self.traps = stepfaults.Traps()
-        tables = ConfirmedTables()
-        self.by_name = {node.name: node for node in self.nodes}
-        for node in self.nodes:
-            node.peers = self.by_name
-            node.etcd = self.etcd
-            node.traps = self.traps
-            node.on_stopped = self._stopped
-            node.on_settled.append(tables.settled)
-        self.etcd.on_truth = lambda: self.ghost.members_changed(self.nodes)
+        etcd = SimEtcd(world, Network(world), Keys("sim", "group"))
+        super().__init__(world, etcd, self._setup(), NODES, self.elected)
+        self.produce_until = FAULTY_MS
         weak = self.world.chance("weak")
         if self.elected and weak.random() < 0.5:
             weak.choice(self.nodes).weak = True
@@ -131,7 +96,7 @@ class Cluster:
         sdk_on = [fault for fault in self.planned if fault.kind == faults.SDK_ON]
         self.sdk = SdkPrograms(self) if self.setup.services and sdk_on else None
         self.lite = LiteClients(self) if self.setup.lite else None
-        self.access = AccessClients(self, tables) if self.setup.users else None
+        self.access = AccessClients(self, self.tables) if self.setup.users else None
         remade = [fault for fault in self.planned if fault.kind == faults.REMADE_ON]
         lite_too = any(fault.other == faults.LITE_ON for fault in remade)
         remade_on = self.setup.services and remade
@@ -142,12 +107,24 @@ class Cluster:
             for fault in self.planned
         )
         self.programs = ServiceClients(self) if self.setup.services and not alone else None
-        self.produce_until = FAULTY_MS
-        self.down_until: dict[str, float] = {}
-        self.keeper: Operator | Caretaker = Caretaker(self) if self.elected else Operator(self)
-        self.copies = Copies(self)
-        self._wall_peak = 0  # farthest that any node's wall clock was ahead
-        self._healed = False
+
+    def _setup(self) -> Setup:
+        setup = replace(
+            config.draw(self.world.chance("setup"), self.elected),
+            index=self._has(faults.INDEX_ON),
+            classic=self._has(faults.CLASSIC_ON),
+        )
+        if self._has(faults.DECAY_OFTEN):
+            setup = replace(setup, decay_share=decay.OFTEN)
+        if self._has(faults.SERVICES_ON):
+            setup = replace(setup, services=True, index=True)
+            setup = replace(
+                setup, lite=self._has(faults.LITE_ON), users=self._has(faults.ACCESS_ON)
+            )
+            setup = replace(setup, expires=self._has(faults.EXPIRES))
+        if setup.expires:
+            setup = replace(setup, segment_bytes=8 << 10, quick=True)
+        return setup
 
     def _plan(self) -> list[Fault]:
         found = faults.plan(self.world.chance("faults"), FAULTY_MS * 0.9, self.elected)
@@ -227,7 +204,7 @@ class Cluster:
         try:
             self._start()
             self.world.run_until(FAULTY_MS, lambda: None)
-            self._heal()
+            self.heal()
             master = self.settle()
             for fault in self.planned:
                 if fault.kind == faults.EXPIRES:
@@ -251,17 +228,15 @@ class Cluster:
 
     def _stop(self) -> None:
         """No coroutine outlives the run."""
-        for node in self.nodes:
-            node.stop_loops()
+        self.stop()
         for programs in (self.programs, self.sdk, self.lite, self.access, self.remade):
             if programs is not None:
                 programs.stop()
 
     def _start(self) -> None:
-        for node in self.nodes:
-            self.keeper.boot(node)
+        self.boot()
         for fault in self.planned:
-            self.world.at(fault.at, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+            self.world.at(fault.at, lambda fault=fault: self.strike(fault))  # type: ignore[misc]
         for k, producer in enumerate(self._producers):
             self.world.at(5.0 + k, producer.begin)
         self.world.at(20.0, self._consumer.begin)
@@ -284,153 +259,16 @@ class Cluster:
 
     # -- faults --------------------------------------------------------------------------------
 
-    def _strike(self, fault: Fault) -> None:
-        if self._healed:
-            return
-        self.world.note(f"fault {fault.kind} {fault.node} {fault.other} {fault.lasts}")
-        node = self.by_name[fault.node]
-        getattr(self, "_" + fault.kind)(fault, node)
-
-    def _later(self, fault: Fault, undo: object) -> None:
-        assert callable(undo), "something that ends it"
-        self.world.after(fault.lasts, undo)
-
-    def _kill(self, fault: Fault, node: Node) -> None:
-        if node.up:
-            self.ghost.mark("killed")
-            node.die()
-            self.down_until[node.name] = self.world.now + fault.lasts
-            self.keeper.after_kill(node, fault.level)
-            if fault.level > 0.5:  # its directory is moved by a sparse copy
-                node.disk.hollow()
-
     def _lower_limits(self, fault: Fault, node: Node) -> None:
         node.setup = replace(node.setup, message_max=1, topics_max=1)
         self.ghost.mark("limits_lowered")
         self._kill(fault, node)
-
-    def _at_step(self, fault: Fault, node: Node) -> None:
-        self.traps.set(fault)
-
-    def _stopped(self, node: Node, trap: stepfaults.Trap) -> None:
-        self.ghost.mark("killed_at_step")
-        node.die()
-        self.down_until[node.name] = self.world.now + trap.fault.lasts
-        self.keeper.after_kill(node, trap.fault.level)
 
     def _take_copy(self, fault: Fault, node: Node) -> None:
         self.copies.take(node)
 
     def _put_back(self, fault: Fault, node: Node) -> None:
         self.copies.put_back(node, fault)
-
-    def _may_lose_power(self, node: Node) -> bool:
-        return node.up and not self.copies.unresolved and self.keeper.may_lose_power(node)
-
-    def _power_cut(self, fault: Fault, node: Node) -> None:
-        if self._may_lose_power(node):
-            node.power_cut()
-            self.down_until[node.name] = self.world.now + fault.lasts
-
-    def _fail_sync(self, fault: Fault, node: Node) -> None:
-        if self._may_lose_power(node):
-            node.disk.syncs_to_fail = 1
-            node.disk.may_fail_now = lambda: self.keeper.may_fail_sync(node)
-
-    def _pause(self, fault: Fault, node: Node) -> None:
-        self.ghost.mark("paused")
-        node.standstill.begin(fault.lasts)
-
-    def _cut_link(self, fault: Fault, node: Node) -> None:
-        both = {(fault.node, fault.other), (fault.other, fault.node)}
-        self._cut(fault, both)
-
-    def _cut_one_way(self, fault: Fault, node: Node) -> None:
-        self._cut(fault, {(fault.node, fault.other)})
-
-    def _cut(self, fault: Fault, links: set[tuple[str, str]]) -> None:
-        self.ghost.mark("link_cut")
-        self.network.cuts |= links
-        self._later(fault, lambda: self.network.cuts.difference_update(links))
-
-    def _weather(self, fault: Fault, node: Node) -> None:
-        level = fault.level
-        self.network.weather = Weather(
-            0.2 * level, 0.2 * level, 0.3 * level, 0.2, 2.0 + 60 * level * level
-        )
-
-        def clear() -> None:
-            self.network.weather = Weather()
-
-        self._later(fault, clear)
-
-    def _flip_bits(self, fault: Fault, node: Node) -> None:
-        damage = "flip" if fault.kind == "flip_bits" else "mangle"
-        weather = replace(self.network.weather, **{damage: 0.3 * fault.level})
-        self.network.weather = weather
-
-        def clear() -> None:
-            if self.network.weather is weather:
-                self.network.weather = replace(weather, **{damage: 0.0})
-
-        self._later(fault, clear)
-
-    _mangle_frames = _flip_bits
-
-    def _slow_disk(self, fault: Fault, node: Node) -> None:
-        node.sync_ms = 1.0 + 150 * fault.level
-
-        def clear() -> None:
-            node.sync_ms = 1.0
-
-        self._later(fault, clear)
-
-    def _full_disk(self, fault: Fault, node: Node) -> None:
-        node.disk.full = True
-
-        def clear() -> None:
-            node.disk.full = False
-
-        self._later(fault, clear)
-
-    def _reset_streams(self, fault: Fault, node: Node) -> None:
-        if node.up:
-            node.reset_streams()
-
-    def _double_connect(self, fault: Fault, node: Node) -> None:
-        if node.up and node.slave is not None:
-            self.ghost.mark("double_connected")
-            node.double_connect()
-
-    def _switch_master(self, fault: Fault, node: Node) -> None:
-        self.keeper.switch(fault.level)
-
-    def _cut_etcd(self, fault: Fault, node: Node) -> None:
-        both = {(fault.node, ETCD), (ETCD, fault.node)}
-        one_way = {((fault.node, ETCD), (ETCD, fault.node))[int(fault.level * 9) % 2]}
-        self.ghost.mark("etcd_cut")
-        self._cut(fault, both if fault.level < 0.5 else one_way)
-
-    def _etcd_outage(self, fault: Fault, node: Node) -> None:
-        self.ghost.mark("etcd_outage")
-        self.etcd.outage(fault.lasts)
-
-    def _etcd_slow(self, fault: Fault, node: Node) -> None:
-        self.ghost.mark("etcd_slow")
-        self.etcd.slow(fault.lasts)
-
-    def _etcd_revoke(self, fault: Fault, node: Node) -> None:
-        if self.etcd.revoke_lock():
-            self.ghost.mark("lease_revoked")
-
-    def _etcd_watch_lag(self, fault: Fault, node: Node) -> None:
-        self.ghost.mark("watch_lag")
-        self.etcd.watch_lag = 40 + 800 * fault.level
-
-        def clear() -> None:
-            self.etcd.watch_lag = 0.0
-
-        self._later(fault, clear)
 
     def _etcd_restore(self, fault: Fault, node: Node) -> None:
         agents = [n.agent for n in self.nodes if n.up and n.agent is not None]
@@ -455,12 +293,6 @@ class Cluster:
         else:
             self.world.after(later, self.keeper.elect_by_hand)
 
-    def _lose_disk(self, fault: Fault, node: Node) -> None:
-        if not self.copies.unresolved and self.keeper.may_lose_disk(node):
-            self.ghost.mark("disk_lost")
-            node.lose_disk()
-            self.down_until[node.name] = self.world.now + fault.lasts
-
     def _lose_segment(self, fault: Fault, node: Node) -> None:
         lostsegments.lose(self, node, fault)
 
@@ -483,32 +315,13 @@ class Cluster:
     _decay_often = _services_on = _sdk_on = _lite_on = _access_on = _poison_on = _index_on
     _unreachable = _remade_on = _expires = _classic_on = _index_on
 
-    def _clock_step(self, fault: Fault, node: Node) -> None:
-        node.wall_offset += CLOCK_STEPS_MS[int(fault.level * 4) % 4]
-        self._wall_peak = max(self._wall_peak, node.wall_offset)
-
     # -- the end -------------------------------------------------------------------------------
 
-    def _heal(self) -> None:
-        self._healed = True
-        self.traps.clear()
-        self.network.cuts.clear()
-        self.network.weather = Weather()
-        self.etcd.heal()
-        self.etcd.restore_newest()
-        for node in self.nodes:
-            node.disk.full = False
-            node.disk.syncs_to_fail = 0
-            node.sync_ms = 1.0
-            node.standstill.end()
-            node.misled = False
-            if node.unreachable:  # its operator sets ha.advertise
-                node.die()
-            if self.setup.services:  # no timer waits for hours that were jumped over
-                node.wall_offset = self._wall_peak
+    def heal(self) -> None:
+        """Also of the programs."""
+        super().heal()
         if self.sdk is not None:
             self.sdk.heal()
-        self.down_until.clear()
 
     def produce(self, ms: float, queues: Sequence[QueueKey]) -> None:
         """Send to some queues and read them, for a while."""
@@ -541,53 +354,14 @@ class Cluster:
                     why = why or others.unfinished()
             if not why:
                 return
-        raise Violation(f"the services do not come to an end: {why}; {self._standing()}")
+        raise Violation(f"the services do not come to an end: {why}; {self.standing()}")
 
     def settle(self) -> Node:
         """Wait until everything is done, and everywhere; the master then."""
         self._drain()
-        self._converge()
+        self.converge()
         assert self.keeper.master is not None, "converged"
         return self.keeper.master
-
-    def _converge(self) -> None:
-        """Liveness: once faults are healed, all nodes must soon have everything."""
-        until = self.world.now + CONVERGE_MS
-        while not self._converged():
-            if self.world.now >= until:
-                raise Violation(f"no convergence after the faults: {self._standing()}")
-            self.world.run_until(self.world.now + 50, lambda: None)
-
-    def _converged(self) -> bool:
-        master = self.keeper.master
-        if master is None or master.master is None or self.keeper.busy:
-            return False
-        if not all(node.up for node in self.nodes):
-            return False
-        if not all(node.agent is None or node.agent.registered for node in self.nodes):
-            return False
-        end = master.store.log.max_offset
-        return (
-            master.store.replicated_offset == end == master.store.dispatcher.reput_from
-            and all(
-                node.slave is not None
-                and node.slave.state is ConnectionState.TRANSFER
-                and node.store.log.max_offset == end == node.store.dispatcher.reput_from
-                and node.store.confirm_offset == end
-                for node in self.nodes
-                if node is not master
-            )
-            and all(node.is_flushed or not self.setup.quick for node in self.nodes)
-        )
-
-    def _standing(self) -> str:
-        return "; ".join(
-            f"{node.name} {'up' if node.up else 'down'} {node.store.role.value} "
-            f"end {node.store.log.max_offset} confirm {node.store.confirm_offset} "
-            f"reput {node.store.dispatcher.reput_from} flushed {node.store.flushed_offset} "
-            f"{node.slave.state.value + ' ' + node.slave.reason if node.slave else ''}"
-            for node in self.nodes
-        )
 
 
 def run(

@@ -14,6 +14,7 @@ from sim.clients import read_all
 from sim.node import Node
 from sim.witness import Violation
 
+CROSSING = ("crossed", "close", "go_back", "gone_back")
 ENDING = ("forget_light_queues", "delete_topic", "delete_group")
 Place = tuple[str, str]  # topic, group
 Offsets = dict[Place, dict[int, int]]
@@ -43,11 +44,22 @@ class _Replay:
             self.reached = {
                 place: row for place, row in self.reached.items() if not ended(change, *place)
             }
+        if change["op"] in CROSSING:
+            self._cross(str(change["topic"]), str(change["group"]), int(change["queue"]))
         for topic, offsets in change["offsets"].items() if change["op"] == "offsets" else ():
             row = self.reached.setdefault((topic, change["group"]), {})
             for queue, offset in offsets.items():
+                if not self.tables.may_read(change["group"], topic, int(queue)):
+                    continue  # of a guest, before its group has crossed
                 back = may_go_back and not change.get("forward")
                 row[int(queue)] = max(int(offset), 0 if back else row.get(int(queue), 0))
+
+    def _cross(self, topic: str, group: str, queue_id: int) -> None:
+        """A group is let in to a guest, or taken back from it, as `store.crossing` says."""
+        row, at = self.reached.setdefault((topic, group), {}), self.tables.offsets
+        row.pop(queue_id, None)
+        if queue_id in at.get((topic, group), {}):
+            row[queue_id] = at[topic, group][queue_id]
 
 
 class ConfirmedTables:

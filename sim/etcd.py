@@ -39,6 +39,7 @@ class SimEtcd:
         self.table = RegistryTable()
         self.truth: GroupState | None = None
         self.on_truth: Callable[[], None] = lambda: None  # the group's state changed
+        self.siblings: list[SimEtcd] = []  # the same etcd, as other groups see it
         self.restored = False
         self.watch_lag = 0.0
         self._down_until = 0.0
@@ -86,7 +87,7 @@ class SimEtcd:
             except LeaseGone as error:
                 result = error
             if self.table.revision != before:
-                self._changed()
+                self._all_changed()
             self.network.call(NAME, source, lambda: reply(result))
 
         if not self.network.call(source, NAME, arrive):
@@ -147,8 +148,18 @@ class SimEtcd:
             before = self.table.revision
             self.table.expire(self.world.now)
             if self.table.revision != before:
-                self._changed()
+                self._all_changed()
         self.world.after(20.0, self.expire)
+
+    def share(self, other: "SimEtcd") -> None:
+        """Be the same etcd as another group's."""
+        self.table = other.table
+        self.siblings.append(other)
+        other.siblings.append(self)
+
+    def _all_changed(self) -> None:
+        for etcd in (self, *self.siblings):
+            etcd._changed()
 
     def _changed(self) -> None:
         row = self.table.rows.get(self.keys.state)
@@ -198,7 +209,7 @@ class SimEtcd:
         if row is None:
             return False
         self.table.drop(row.lease)
-        self._changed()
+        self._all_changed()
         return True
 
     def restore(self, below_version: int) -> bool:

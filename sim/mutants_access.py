@@ -109,7 +109,7 @@ def _acknowledged_at_once() -> list[Patch]:
     async def applied(self: Any, offset: int) -> None:
         return None
 
-    return [(MetadataLog, "_applied", applied)]
+    return [(MetadataLog, "applied", applied)]
 
 
 # -- the gate --------------------------------------------------------------------------------------

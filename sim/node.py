@@ -45,6 +45,7 @@ from sim.etcd import SimEtcd
 from sim.ghost import Ghost
 from sim.network import End, Network, stream
 from sim.platter import LogBytes
+from sim.registryview import RegistryView
 from sim.services import Services, SimClock
 from sim.standstill import Standstill
 from sim.stepfaults import Stopped, Trap, TrappedStore, Traps
@@ -123,6 +124,8 @@ class Node:
         self.on_check: Callable[[Node, Check], None] = lambda node, check: None
         self.on_settled: list[Callable[[Node], None]] = []  # after each event, with services
         self.peers: dict[str, Node] = {}
+        self.others: dict[str, Node] = {}  # of other replica groups
+        self.registry: RegistryView | None = None  # as its process reads it, where these are
         self.traps = Traps()  # of the whole run
         self.on_stopped: Callable[[Node, Trap], None] = lambda node, trap: None
         self.problems: list[str] = []
@@ -136,6 +139,11 @@ class Node:
         self.lost_segments = 0
         self.expires_below = 0  # segments up to here may be deleted, once they have expired
         self.unknowing = False  # nothing in its directory knows how far expired queues reached
+
+    @property
+    def group(self) -> str:
+        """Its replica group."""
+        return self.etcd.keys.group
 
     @property
     def machine(self) -> Failover | None:
@@ -340,7 +348,7 @@ class Node:
         )
         store.checkpoint.settle()
         self.incarnation, self.tainted = who.incarnation, False
-        me = Member("sim", "group", self.name, f"{self.name}:1")
+        me = Member("sim", self.group, self.name, f"{self.name}:1")
         replica = LocalReplica(store, me, who, history)
         if store.role is BrokerRole.SLAVE:
             self.slave = Slave(replica)
@@ -429,6 +437,8 @@ class Node:
 
     def stop_loops(self) -> None:
         """The process, or the run, is over: none of its coroutines outlives it."""
+        if self.registry is not None:
+            self.registry.stop()
         if self.services is not None:
             self.services.stop()
         elif self.answers is not None:
@@ -597,6 +607,11 @@ class Node:
         machine = self.agent.machine
         master, state = machine.known_master, machine.view.state
         return (master.endpoint, state.epoch) if master and state else ("", 0)
+
+    def join_others(self, broker: Broker) -> None:
+        """Have a broker of this process reach the other groups, if there are any."""
+        if self.others:
+            self.registry = RegistryView(self, broker)
 
     def ask_producer(self, check: Check) -> None:
         """Send a check for a half message."""

@@ -7,7 +7,7 @@ the simulated nodes. Answers of nodes are checked before they are sent.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import grpc.aio
 from duolog import _errors as sdk
@@ -25,6 +25,7 @@ from duolog_server.linearizable import NEVER
 from sim.channels import SimChannel
 from sim.clients import read_all
 from sim.loop import SimLoop
+from sim.network import Network
 from sim.node import WALL_MS, Node
 from sim.sdkhistory import (
     CLOCKS,
@@ -41,8 +42,8 @@ from sim.services import GROUP_GRACE_MS
 from sim.stage import Stage
 from sim.standstill import Standstill
 from sim.witness import Violation
+from sim.world import World
 
-ENDPOINTS = ("a:1", "b:1", "c:1")
 CALL_SECONDS = 2.0
 MEMBERS = 3
 PUBLISHERS = 2
@@ -52,10 +53,33 @@ MAYBE = (sdk.ResultUnknown,)
 NOTHING_STORED = (sdk.Timeout, sdk.Unavailable, sdk.Busy, sdk.NotMaster)
 
 
+class Reached(Protocol):
+    """The nodes that programs reach."""
+
+    network: Network
+
+    @property
+    def by_name(self) -> dict[str, Node]:
+        """All of them."""
+
+
+class Programs(Protocol):
+    """Whose process one is."""
+
+    world: World
+
+    @property
+    def cluster(self) -> Reached:
+        """The nodes that it reaches."""
+
+    def number_of(self, process: "Process") -> int:
+        """A process id."""
+
+
 class Process:
     """One program's process."""
 
-    def __init__(self, programs: "SdkPrograms", name: str) -> None:
+    def __init__(self, programs: Programs, name: str) -> None:
         self.name = name
         self.world = world = programs.world
         self.chance = world.chance(f"sdk program:{name}")
@@ -74,7 +98,7 @@ class Process:
             lambda: (WALL_MS + world.now) / 1000,
             lambda: programs.number_of(self),
         )
-        endpoints = list(ENDPOINTS)
+        endpoints = [f"{name}:1" for name in by_name]
         self.chance.shuffle(endpoints)
         self.client = Client(endpoints, timeout=CALL_SECONDS, runtime=self.runtime)
         self.consumer: Consumer | None = None

@@ -58,6 +58,10 @@ class Process(Protocol):
     slave: Slave | None
     world: World
 
+    @property
+    def group(self) -> str:
+        """Its replica group."""
+
     def wall(self) -> WallMs:
         """The wall clock."""
 
@@ -78,6 +82,9 @@ class Process(Protocol):
 
     def ask_producer(self, check: Check) -> None:
         """Ask what became of a half message."""
+
+    def join_others(self, broker: Broker) -> None:
+        """Have the broker reach the cluster's other replica groups, if there are any."""
 
     def on_made(self, node: Any, broker: Broker) -> None:
         """The process has a broker, which has read nothing yet."""
@@ -173,7 +180,7 @@ class Services:
                 "node": {
                     "name": node.name,
                     "cluster": "sim",
-                    "group": "group",
+                    "group": node.group,
                     "advertise": f"{node.name}:1",
                 },
                 "ha": asdict(node.setup.ha_options()),
@@ -189,6 +196,7 @@ class Services:
         replication = broker.replication
         replication.slave, replication.elected = node.slave, True
         replication.known_master = node.known_master
+        node.join_others(broker)
         broker.log.connect(SimReplicas(node, replication), broker.admission.refused_put)
         node.on_made(node, broker)
         broker.metadata.load()

@@ -73,14 +73,14 @@ class PutBatch:
     fields: I64 | None = None  # [FIELDS, count]: header fields that differ between the messages
     light_queues: tuple[str, ...] = ()  # that a single message is in, beside its topic's queue
     accepted: bool = False  # checked or stored before: limits of clients do not matter any more
-    waited_in: str = ""  # topic in which an earlier attempt may have been stored instead
+    waited_in: tuple[str, ...] = ()  # topics in which an earlier attempt may be stored instead
     expect_offset: QueueOffset | None = None  # of its first message, or it is refused
     placed: bool = False  # the result has the place of each message
 
     @property
     def topics(self) -> tuple[str, ...]:
         """Topics in which an earlier attempt may be."""
-        return (self.topic, self.waited_in) if self.waited_in else (self.topic,)
+        return (self.topic, *self.waited_in)
 
 
 @dataclass(slots=True)  # not frozen either

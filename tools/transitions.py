@@ -63,7 +63,7 @@ SLAVE, SESSION, FAILOVER, MOVE = MACHINES = (
     Machine(
         "Move of a queue",
         "`ha/mover.py`, by `State`, at the source's master. In ASKING there is no row, and the\n"
-        "log is doubted. No node runs this machine yet.",
+        "log is doubted: no node begins in that state yet.",
         moverscenes.STATES,
         moverscenes.scenes,
     ),

@@ -24,6 +24,8 @@ from duolog._descriptions import (
     GroupDescription,
     GroupSubscription,
     NodeStatus,
+    QueueMove,
+    QueueMoves,
     QueueOffset,
     Quota,
     Route,
@@ -577,6 +579,74 @@ class Admin:
             lambda admin, left: admin.DecideHalf(request, timeout=left),
             groups=[group],
         )
+
+    async def move_queue(
+        self, topic: str, queue_id: int, to: str, *, group: str, plan: bool = False
+    ) -> QueueMove:
+        """Begin to move a queue to another replica group; how far it is after some seconds.
+
+        It continues whatever becomes of the caller; to call again tells how far it is. No message
+        is copied: the queue ends where it is, and continues in a new queue of the other group.
+        Raises UnknownTopic; BadRequest for a queue that cannot move, and says why; Busy while it
+        moves elsewhere, or the other group has no master.
+
+        Args:
+            topic: of the queue.
+            queue_id: in `group`.
+            to: the replica group that it is to move to.
+            group: the replica group that takes its messages now.
+            plan: only say whether it could begin.
+        """
+        request = checked_request(
+            wire.MoveQueueRequest,
+            topic=checked_text("topic", topic),
+            queue_id=checked_whole("queue_id", queue_id, 0, INT32_MAX),
+            group=checked_text("to", to),
+            plan=checked_flag("plan", plan),
+        )
+        return fromwire.move_of(
+            (await self._of_group(group, lambda a, left: a.MoveQueue(request, timeout=left))).move
+        )
+
+    async def abort_move(self, topic: str, queue_id: int, *, group: str) -> QueueMove:
+        """End the move of a queue, which is possible until it is sealed; how far that is.
+
+        Raises UnknownTopic, BadRequest where nothing moves, or too late.
+
+        topic, queue_id, group: as of `move_queue`.
+        """
+        request = checked_request(
+            wire.AbortMoveRequest,
+            topic=checked_text("topic", topic),
+            queue_id=checked_whole("queue_id", queue_id, 0, INT32_MAX),
+        )
+        return fromwire.move_of(
+            (await self._of_group(group, lambda a, left: a.AbortMove(request, timeout=left))).move
+        )
+
+    async def _of_group(self, group: str, make: Asking[T]) -> T:
+        """What the master of a replica group answers."""
+        checked_text("group", group)
+        await self._router.groups(self._timeout)
+        return (await self._ask_all(make, groups=[group]))[0]
+
+    async def moves(self, topic: str = "") -> QueueMoves:
+        """Queues that move between replica groups or have moved; of a topic, or all."""
+        request = checked_request(
+            wire.ListMovesRequest, topic=checked_text("topic", topic, empty=True)
+        )
+        try:
+            answers = await self._ask_all(
+                lambda admin, left: admin.ListMoves(request, timeout=left),
+                BadRequest,  # of older nodes, which know of no moves
+                patient=False,
+            )
+        except BadRequest:
+            return QueueMoves()
+        spans = [fromwire.span_of(row) for answer in answers for row in answer.spans]
+        spans.sort(key=lambda one: (one.topic, one.name, one.first, one.end is None))
+        moves = (fromwire.move_of(row) for answer in answers for row in answer.moves)
+        return QueueMoves(tuple(moves), tuple(spans))
 
     async def put_quota(self, /, subject: str, **limits: int) -> Quota:
         """Set limits of a user, a client address, a topic or a namespace. Raises BadRequest.

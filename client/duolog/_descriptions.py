@@ -9,6 +9,7 @@ a consumer group is described.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class TopicDescription:
         group: the replica group.
         queues: how many it has in this group.
         perm: READ 4, WRITE 2.
-        stats: its queues.
+        stats: its queues, then those of other replica groups that moved here.
         message_type: what RocketMQ's clients may send to it; empty: everything but LITE.
         lite_ttl_minutes: a lite topic without messages for so long expires; 0: never.
         owner: the user who created it; empty where there were no users.
@@ -642,6 +643,105 @@ class Route:
     group: str
     frames_port: int
     frames_key: bytes
+
+
+class QueuePlace(NamedTuple):
+    """A queue of a replica group.
+
+    Attributes:
+        group: the replica group.
+        queue_id: queue of the topic there.
+    """
+
+    group: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        """As commands take and show it."""
+        return f"{self.group}/{self.queue_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMove:
+    """The move of a queue to another replica group.
+
+    Attributes:
+        topic: of the queue.
+        move: its id; empty: it has not begun.
+        state: PLANNED; WAITING, PREPARING, RESERVING: puts are stored; SEALING, OPENING, ASKING,
+            STRANDED: puts wait; WITNESSING, DONE: it has moved; REVOKING, CLEARING, ENDED: it does
+            not move.
+        name: where the queue was born, by which producers and consumers know it.
+        source: where it takes its messages until it has moved.
+        target: the replica group that it moves to.
+        to: the queue there; None: not known yet.
+        end: queue offset at which the source ends, and `to` begins; None: not known yet.
+        begin_ms: when it began, by the master's wall clock.
+        pause_ms: for how long puts waited.
+        reason: why it ended without moving, or cannot continue; empty: neither.
+    """
+
+    topic: str
+    move: str
+    state: str
+    name: QueuePlace
+    source: QueuePlace
+    target: str
+    to: QueuePlace | None
+    end: int | None
+    begin_ms: int
+    pause_ms: float
+    reason: str
+
+    @property
+    def is_over(self) -> bool:
+        """It has moved, or it will not."""
+        return self.has_moved or self.state == "ENDED"
+
+    @property
+    def has_moved(self) -> bool:
+        """New messages are stored at `to`."""
+        return self.state in ("WITNESSING", "DONE")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpan:
+    """A stretch of a queue that moved, as one replica group holds it.
+
+    Attributes:
+        topic: of the queue.
+        name: where the queue was born.
+        place: where this stretch is.
+        first: queue offset at which it begins.
+        end: queue offset at which it ends; None: it takes new messages.
+        came_from: where the stretch before it is; None: it is the first one.
+        following: where the next one is; None: it takes new messages.
+        min_offset: queue offset of the oldest message of it that is kept.
+        max_offset: queue offset after its newest message.
+    """
+
+    topic: str
+    name: QueuePlace
+    place: QueuePlace
+    first: int
+    end: int | None
+    came_from: QueuePlace | None
+    following: QueuePlace | None
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMoves:
+    """Queues that moved between replica groups, or move.
+
+    Attributes:
+        moves: running, and the last ones that are over.
+        spans: of all queues that moved, each queue's in order.
+    """
+
+    moves: tuple[QueueMove, ...] = ()
+    spans: tuple[QueueSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,9 @@ METHODS = (
     "Admin/SetGuarantee",
     "Admin/Forget",
     "Admin/Freeze",
+    "Admin/MoveQueue",
+    "Admin/AbortMove",
+    "Admin/ListMoves",
 )
 PATHS = tuple(f"/duolog.v1.{method}" for method in METHODS)
 NUMBERS = {path: number for number, path in enumerate(PATHS) if number}

@@ -109,6 +109,35 @@ def _group_track(row: wire.MessageTrack) -> descriptions.GroupTrack:
     return descriptions.GroupTrack(row.group, _state(row), row.attempts, copy, row.copy_store_time)
 
 
+def move_of(row: wire.QueueMove) -> descriptions.QueueMove:
+    """The move of a queue."""
+    return described(
+        descriptions.QueueMove,
+        row,
+        name=_place(row.name),
+        source=_place(row.source),
+        to=_place(row.to) if row.HasField("to") else None,
+        end=row.end if row.end >= 0 else None,
+    )
+
+
+def span_of(row: wire.QueueSpan) -> descriptions.QueueSpan:
+    """A stretch of a queue that moved."""
+    return described(
+        descriptions.QueueSpan,
+        row,
+        name=_place(row.name),
+        place=_place(row.place),
+        end=row.end if row.end >= 0 else None,
+        came_from=_place(row.came_from) if row.HasField("came_from") else None,
+        following=_place(row.following) if row.HasField("following") else None,
+    )
+
+
+def _place(row: wire.QueuePlace) -> descriptions.QueuePlace:
+    return descriptions.QueuePlace(row.group, row.queue_id)
+
+
 def quota_of(reply: wire.QuotaReply) -> descriptions.Quota:
     """The limits of a subject."""
     return described(descriptions.Quota, reply)

@@ -311,7 +311,7 @@ class BroadcastMember:
         for found in reply.topics:
             for guest in found.guests:
                 queue, before = (
-                    (found.topic, guest.stats.queue_id),
+                    (found.topic, guest.queue_id),
                     self._before(found.topic, guest),
                 )
                 self._firsts[queue] = guest.first

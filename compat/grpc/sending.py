@@ -35,6 +35,7 @@ from duolog_server.node.deferred.transactionservice import HALF_TOPIC
 from duolog_server.node.engine.log import Outcome
 from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.moving.deliveries import PassedOn
 from duolog_server.node.service.receives import size_of
 from duolog_server.node.service.sends import Placed, Send
 from duolog_server.store.errors import StoreError
@@ -69,7 +70,8 @@ TYPES = {MessageType.Name(kind): kind for kind in (*ACCEPTED, LITE, PRIORITY)}
 
 _Stored = tuple[PutResult, Outcome | None]
 # When it was stored (monotonic), queue offset, end offset, status and reason. Plain values in
-# tuples: the garbage collector need not follow a hundred thousand of them.
+# tuples: the garbage collector need not follow a hundred thousand of them. A negative end offset:
+# it was passed on, and may be stored there.
 _Remembered = tuple[float, int, int, str, str]
 
 
@@ -223,7 +225,8 @@ class Sender:
         self._forget_old()
         key = f"{topic}\n{message.message_id}"
         known = self._known.get(key)
-        if known is not None:
+        again = known is not None and known[2] < 0
+        if known is not None and not again:
             _, queue_offset, end_offset, status, reason = known
             result = PutResult(
                 PutMessageStatus(status),
@@ -236,6 +239,7 @@ class Sender:
         if storing is not None:
             return await asyncio.shield(storing)
         placed = self._sends.place(self._send(topic, message, queue_id, host))
+        placed = placed._replace(again=again)
         result, waiting = self._put_once(topic, message, placed)
         if waiting is None and result.status not in _SOON:
             self._sends.count_refusal(result)
@@ -256,9 +260,12 @@ class Sender:
 
     def _remember(self, key: str, result: PutResult) -> None:
         """Remember the result; a message that was not stored is a first attempt the next time."""
-        if result.queue_offset >= 0:
-            where = result.queue_offset, result.end_offset
-            self._known[key] = (time.monotonic(), *where, result.status.value, result.reason)
+        where = result.queue_offset, result.end_offset
+        if isinstance(result, PassedOn) and result.is_doubtful:
+            where = QueueOffset(-1), PhyOffset(-1)  # a repeat is passed on as well, and compared
+        elif result.queue_offset < 0:
+            return
+        self._known[key] = (time.monotonic(), *where, result.status.value, result.reason)
 
     def _send(self, topic: str, message: Sent, queue_id: int, host: Host) -> Send:
         kind = _KINDS[message.kind]
@@ -281,13 +288,12 @@ class Sender:
         """
         if self._core.admission.refuses():
             return self._broker.log.put(placed.batch)  # which gives the reason
-        if self._broker.replication.may_be_behind():
-            reason = "messages stored by the last master are not confirmed yet: try again"
-            return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason), None
-        if self._is_after_failover():
-            if self._core.store.dispatched_offset < self._older_end:
-                reason = "messages stored by the last master are not indexed yet: try again"
-                return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason), None
+        is_young = self._is_after_failover()
+        unknown = self._core.admission.unknown_repeat(self._older_end if is_young else 0)
+        if unknown is not None:
+            return unknown, None
+        if is_young:
+            placed = placed._replace(again=True)
             before = self._before_failover(topic, message.message_id)
             if before is not None:
                 return before, None

@@ -122,6 +122,7 @@ class RemotingService:
         self._clients = clients = Clients(broker, self.members, sight)
         self._running = Background(broker.give_up)
         host = reached_at(advertised, broker.store.store_host)
+        broker.dialects.remoting_host = host
         self._routes = routes = Routes(broker, advertised)
         # What is signed counts at the node that it was sent to: such requests are not passed on.
         master = routes.master_elsewhere if authenticator is None else str

@@ -26,6 +26,7 @@ from duolog_server.node.api.calls import (
     unary,
 )
 from duolog_server.node.api.pages import page_of
+from duolog_server.node.api.queuemoves import QueueMoves
 from duolog_server.node.api.readership import read_pairs
 from duolog_server.node.api.replicationstatus import (
     add_routed,
@@ -106,6 +107,7 @@ class AdminService(stubs.AdminServicer):
         self._tracking = Tracking(broker)
         self._delayed = Delayed(broker)
         self._halves = Halves(broker)
+        self._queue_moves = QueueMoves(broker)
         self._log_bytes = LogBytes(
             broker.core.store, lambda: self._broker.replication.history.last_epoch
         )
@@ -234,7 +236,9 @@ class AdminService(stubs.AdminServicer):
         reply.lite_ttl_minutes = config.lite_ttl_minutes
         reply.owner = config.owner
         reply.retention_hours = self._broker.core.options.file_reserved_time
-        async for queue_id in slices.each(range(config.queues)):
+        moves = self._broker.metadata.tables.moves
+        guests = moves.open_guests(config.name)
+        async for queue_id in slices.each([*range(config.queues), *guests]):
             low, high = self._store.queue_range(config.name, queue_id)
             reply.stats.add(
                 queue_id=queue_id,
@@ -242,17 +246,12 @@ class AdminService(stubs.AdminServicer):
                 max_offset=high,
                 last_store_time=self._store_time(config.name, queue_id, high - 1) if times else 0,
             )
-        moves = self._broker.metadata.tables.moves
-        async for queue_id in slices.each(moves.open_guests(config.name)):
+        async for queue_id in slices.each(guests):
             guest = moves.guest_of(config.name, queue_id)
             if guest is None or guest.first is None:
                 continue  # the topic was deleted meanwhile
-            low, high = self._store.queue_range(config.name, queue_id)
-            stored = self._store_time(config.name, queue_id, high - 1) if times else 0
             reply.guests.add(
-                stats=wire.QueueStats(
-                    queue_id=queue_id, min_offset=low, max_offset=high, last_store_time=stored
-                ),
+                queue_id=queue_id,
                 first=guest.first,
                 name_group=guest.name.group,
                 name_queue_id=guest.name.queue_id,
@@ -609,6 +608,29 @@ class AdminService(stubs.AdminServicer):
         """Decide on a half message."""
         await self._halves.decide(request)
         return wire.DecideHalfReply()
+
+    # -- moves of queues -----------------------------------------------------------------------
+
+    @change
+    async def MoveQueue(
+        self, request: wire.MoveQueueRequest, context: Caller
+    ) -> wire.MoveQueueReply:
+        """Move a queue to another replica group, or say how far that is."""
+        return await self._queue_moves.move(request)
+
+    @change
+    async def AbortMove(
+        self, request: wire.AbortMoveRequest, context: Caller
+    ) -> wire.AbortMoveReply:
+        """End a move before its queue is sealed."""
+        return await self._queue_moves.abort(request)
+
+    @unary
+    async def ListMoves(
+        self, request: wire.ListMovesRequest, context: Caller
+    ) -> wire.ListMovesReply:
+        """Moves from here, and spans of queues that moved, in slices."""
+        return await self._queue_moves.list(request, self._sight().topic)
 
     # -- status --------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ READS = frozenset(
         "Admin/ListDelayed",
         "Admin/ListGroups",
         "Admin/ListHalves",
+        "Admin/ListMoves",
         "Admin/ListQuotas",
         "Admin/ListTopics",
         "Admin/Track",

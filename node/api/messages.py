@@ -108,7 +108,9 @@ class MessagesService(stubs.MessagesServicer):
         log, appends = self._parts.log, self._parts.appends_of_call()
         if not log.waits:
             async for request in requests:
-                reply, _ = appends.append(request, host)
+                reply, known = appends.append(request, host)
+                if known is not None:  # another group stores it
+                    appends.settled(reply, await known)
                 try:
                     await context.write(reply)
                 finally:

@@ -6,10 +6,9 @@ No user is asked for: a mark under the key of the nodes takes its place.
 from collections.abc import AsyncIterator
 from typing import Any
 
-from duolog import _errors as sdk
-
 from duolog_server.node.api.calls import Caller, reporting, unary
 from duolog_server.node.broker import Broker
+from duolog_server.node.moving.movecodec import reply_to_wire, request_of
 from duolog_server.node.wire import moves_pb2 as wire
 from duolog_server.node.wire import moves_pb2_grpc as stubs
 
@@ -32,13 +31,15 @@ class MovesService(stubs.MovesServicer):
     async def Ask(self, request: wire.MoveRequest, context: Caller) -> wire.MoveReply:
         """The answer of the target of a move."""
         self._check("Ask", context)
-        raise sdk.Unavailable("this node is the target of no moves")
+        asked, settings = request_of(request)
+        answer = self._broker.move_target.answer(request.topic, asked, settings)
+        return reply_to_wire(await answer)
 
     async def Deliver(self, request: AsyncIterator[wire.Delivery], context: Any) -> None:
         """Store what a place before this one was sent."""
         async with reporting(context):
             self._check("Deliver", context)
-            raise sdk.Unavailable("this node is the target of no moves")
+            await self._broker.arrivals.serve(request, context)
 
     @unary
     async def Cross(self, request: wire.CrossRequest, context: Caller) -> wire.CrossReply:

@@ -153,7 +153,9 @@ def _topic_action(action: Action) -> Callable[[Any, Facts], Needs]:
     return lambda request, facts: of_owners(request.topic, facts, action)
 
 
-def _list_waiting(request: wire.ListDelayedRequest | wire.ListHalvesRequest, facts: Facts) -> Needs:
+def _list_of_topic(
+    request: wire.ListDelayedRequest | wire.ListHalvesRequest | wire.ListMovesRequest, facts: Facts
+) -> Needs:
     return sees_topic(request.topic, facts) if request.topic else ()
 
 
@@ -180,6 +182,11 @@ async def _trim_delayed(reply: wire.ListDelayedReply, may: May, facts: Facts) ->
 async def _trim_halves(reply: wire.ListHalvesReply, may: May, facts: Facts) -> None:
     if not await _trim_waiting(reply.messages, may, facts):
         reply.ClearField("waiting")
+
+
+async def _trim_moves(reply: wire.ListMovesReply, may: May, facts: Facts) -> None:
+    await _keep(reply.moves, lambda row: may(*sees_topic(row.topic, facts)))
+    await _keep(reply.spans, lambda row: may(*sees_topic(row.topic, facts)))
 
 
 SEES_CLUSTER = Rule(_of_cluster(Action.GET))
@@ -229,10 +236,13 @@ _RULES = {
     "Admin/PutQuota": Rule(_supers),
     "Admin/DeleteQuota": Rule(_supers),
     "Admin/ListQuotas": SEES_CLUSTER,
-    "Admin/ListDelayed": Rule(_list_waiting, trim=_trim_delayed),
+    "Admin/ListDelayed": Rule(_list_of_topic, trim=_trim_delayed),
     "Admin/RecallDelayed": Rule(lambda request, facts: pub(request.topic, facts)),
-    "Admin/ListHalves": Rule(_list_waiting, trim=_trim_halves),
+    "Admin/ListHalves": Rule(_list_of_topic, trim=_trim_halves),
     "Admin/DecideHalf": Rule(lambda request, facts: (group_pub(request.group),)),
+    "Admin/MoveQueue": Rule(_of_cluster(Action.UPDATE)),
+    "Admin/AbortMove": Rule(_of_cluster(Action.UPDATE)),
+    "Admin/ListMoves": Rule(_list_of_topic, trim=_trim_moves),
     "Access/WhoAmI": Rule(_anybody),
     "Access/PutUser": Rule(_supers),
     "Access/DeleteUser": Rule(_supers),

@@ -26,6 +26,8 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     "Groups/Commit": ("group", "offsets"),
     "Admin/RecallDelayed": ("topic", "queue_offset", "unique_key"),
     "Admin/DecideHalf": ("group", "half", "commit"),
+    "Admin/MoveQueue": ("topic", "queue_id", "group", "plan"),
+    "Admin/AbortMove": ("topic", "queue_id"),
     "Access/PutUser": ("user", "super", "disabled", "signs", "create"),
     "Access/DeleteUser": ("user",),
     "Access/PutRights": ("user", "rights"),
@@ -74,10 +76,12 @@ def resource_of(method: str, request: Any) -> str:
 
 def is_change(method: str, request: Any) -> bool:
     """Whether a call is written at the level `changes`; of commits, those that no program makes
-    as it consumes: without a member, and possibly back.
+    as it consumes: without a member, and possibly back. To plan a move changes nothing.
     """
     if method == "Groups/Commit":
         return not request.member_id and not request.forward
+    if method == "Admin/MoveQueue":
+        return not request.plan
     return method in CHANGES
 
 

@@ -100,6 +100,8 @@ class Admission:
             )
         if not 0 <= queue_id < topic.queues:
             self.check_knows()
+            if not topic.queues:  # it is here for queues of other groups, which were moved here
+                raise sdk.BadRequest(f"topic {name} has no queues of its own in this group")
             raise sdk.BadRequest(f"queue {queue_id}: {name} has queues 0..{topic.queues - 1}")
         if name not in self._metadata.topics:
             topic = self._metadata.auto_create(name, queues, owner)
@@ -115,6 +117,20 @@ class Admission:
         Not while it may be behind: the batches of the last master would be stored again.
         """
         return not self._replication.may_be_behind() and not self.refuses()
+
+    def unknown_repeat(self, end: int) -> PutResult | None:
+        """Why a repeat may not be recognised by its unique key now: not all that lies below a log
+        offset is confirmed and indexed. None if it is.
+        """
+        lacking = ""
+        if self._replication.may_be_behind():
+            lacking = "confirmed"
+        elif self._store.dispatched_offset < end:
+            lacking = "indexed"
+        if not lacking:
+            return None
+        reason = f"messages stored by the last master are not {lacking} yet: try again"
+        return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
 
     # -- changes of metadata -------------------------------------------------------------------
 

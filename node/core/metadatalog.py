@@ -48,7 +48,7 @@ from duolog_server.store.metadata import (
 )
 from duolog_server.store.metadatafiles import MetadataFiles, SavedEnds
 from duolog_server.store.metadatarecovery import Doubt, MetadataRecovery, Recovered
-from duolog_server.store.moves import Guest, Place, Seal, guest_record, seal_record
+from duolog_server.store.moves import Moves, Place, Seal, seal_record
 from duolog_server.store.names import check_topic
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.puts import QUEUE_ID_MAX
@@ -543,7 +543,7 @@ class MetadataLog:
 
         Raises NotMaster if they were not stored, ResultUnknown if that is not known in time.
         """
-        await self._applied(self._put(*changes)[0])
+        await self.applied(self._put(*changes)[0])
 
     async def all_applied(self) -> None:
         """Wait until every change that is stored now is applied, also those whose callers are gone.
@@ -557,8 +557,8 @@ class MetadataLog:
                 raise sdk.Busy("earlier changes are stored and not applied yet: try again")
             await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _applied(self, offset: int) -> None:
-        """Wait until a stored change is applied. Raises ResultUnknown."""
+    async def applied(self, offset: int) -> None:
+        """Wait until a stored change is durable and applied. Raises ResultUnknown."""
         if offset < self.tables.applied:
             return
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -646,46 +646,51 @@ class MetadataLog:
                 "for a queue of another replica group, which was moved here or was to be"
             )
 
-    async def seal(self, topic: str, queue_id: int, following: Place, move: str) -> int:
-        """Seal a queue: it ends at its next offset, and continues elsewhere; where it ends.
+    @property
+    def stored_moves(self) -> Moves:
+        """The moves by all changes that are stored; `tables` have those that are confirmed."""
+        return self._store.puts.moves
 
-        No put comes between. Raises UnknownTopic, BadMessage if it has no such queue, and as
-        `change`.
-        """
-        known = self._known(topic)
-        guest = self._store.puts.moves.guest_of(topic, queue_id)
-        if not 0 <= queue_id < known.queues and guest is None:
-            raise BadMessage(f"topic {topic} has no queue {queue_id}")  # it may get one later
+    async def seal(self, topic: str, queue_id: int, following: Place, move: str) -> int:
+        """Seal a queue where it ends; where that is. Raises as `store_seal` and `change`."""
         end = self._store.next_offset(topic, queue_id)
-        await self.change(seal_record(topic, queue_id, Seal(end, following, move)))
+        await self.applied(self.store_seal(topic, queue_id, Seal(end, following, move)))
         sealed = self.tables.moves.seal_of(topic, queue_id)
         if sealed is None:
             raise sdk.UnknownTopic(f"topic {topic!r} does not exist: it was deleted meanwhile")
         return sealed.end
 
-    def _known(self, topic: str) -> TopicConfig:
+    def store_seal(self, topic: str, queue_id: int, seal: Seal) -> int:
+        """Seal a queue whose next offset is the seal's end; the change's offset, for `applied`.
+
+        Raises UnknownTopic, BadMessage if it has no such queue, and NotMaster, Busy: not stored.
+        """
         known = self.creating(topic) or self.topics.get(topic)
         if known is None:
             raise sdk.UnknownTopic(f"topic {topic!r} does not exist")
-        return known
+        guest = self.stored_moves.guest_of(topic, queue_id)
+        if not 0 <= queue_id < known.queues and guest is None:
+            raise BadMessage(f"topic {topic} has no queue {queue_id}")  # it may get one later
+        return self._put(seal_record(topic, queue_id, seal))[0]
 
-    async def reserve_guest(self, topic: str, name: Place, came_from: Place, move: str) -> int:
-        """Reserve a queue of a topic for one that is to move here; its id, which was never used.
+    def unused_queue(self, topic: str, last: bool = False) -> int:
+        """A queue id of a topic, which need not exist, that was never used, for a guest.
 
-        Raises UnknownTopic, BadMessage if no id is left, and as `change`.
+        last: the last one, for a guest that never opens; it is in nobody's way. Raises BadMessage
+        if none is left.
         """
-        known = self._known(topic)
-        moves = self._store.puts.moves
-        reserved = moves.reserved_by(topic, move)
-        used = {*self._store.queue_ends(topic), *moves.guests.get(topic, ()), known.queues - 1}
+        known = self.creating(topic) or self.topics.get(topic)
+        guests = self.stored_moves.guests.get(topic, {})
+        end = next(one for one in range(QUEUE_ID_MAX, -1, -1) if one not in guests)
+        used = {*self._store.queue_ends(topic), *guests, known.queues - 1 if known else -1}
         for (read, _), row in self.tables.offsets.items():
             if read == topic:  # of a queue that RocketMQ took away: it would let the group in
                 used.update(row)
-        queue_id = reserved[0] if reserved is not None else max(used) + 1
-        if queue_id > QUEUE_ID_MAX:
+        # A lower id may begin behind where its move ends.
+        unused = max(one for one in (*used, -1) if one <= end) + 1
+        if unused > end:
             raise BadMessage(f"topic {topic} has no queue id left")
-        await self.change(guest_record(topic, queue_id, Guest(name, came_from, move)))
-        return queue_id
+        return end if last else unused
 
     def _floors(self, topic: str) -> Json:
         """Where queues of a topic that is made after this one begin."""
@@ -735,7 +740,7 @@ class MetadataLog:
         """
         offset = self._put_making(config)
         self._creating[config.name] = offset, config
-        await self._applied(offset)
+        await self.applied(offset)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic; the offsets of its queues are never used again."""
@@ -786,7 +791,7 @@ class MetadataLog:
         dead, ends, ended = self._end_of_dead_letters(name if "birth" in change else "")
         offset, births = self._put(*ended, change)[0], self.tables.births
         births.note(births.groups, name, change)
-        await self._applied(offset)
+        await self.applied(offset)
         if ended:
             await self._remove_queues(dead, ends)
 
@@ -796,7 +801,7 @@ class MetadataLog:
         dead, ends, ended = self._end_of_dead_letters(name)
         deletion: Json = {"op": "delete_group", "group": name, **self._deleting_at()}
         offset = self._deleting[name] = self._put(*ended, deletion)[0]
-        await self._applied(offset)
+        await self.applied(offset)
         if ended:
             await self._remove_queues(dead, ends)
 

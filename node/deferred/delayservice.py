@@ -21,8 +21,15 @@ from duolog import _errors as sdk
 
 from duolog_server.node.core.births import is_too_old, origin_in, since
 from duolog_server.node.core.core import Core
+from duolog_server.node.deferred.outbox import Outbox
 from duolog_server.node.deferred.pendingtimers import PendingTimers
-from duolog_server.node.deferred.redirect import Waiting, redirected, restored, stored_again
+from duolog_server.node.deferred.redirect import (
+    Waiting,
+    read_between,
+    redirected,
+    restored,
+    stored_again,
+)
 from duolog_server.node.runtime import tokens
 from duolog_server.store.clocks import ForwardSteps, MonoMs, WallMs
 from duolog_server.store.columns import Columns
@@ -33,7 +40,7 @@ from duolog_server.store.kernels.jit import I64
 from duolog_server.store.messagestore import PutBatch
 from duolog_server.store.metadata import SYSTEM_PREFIX
 from duolog_server.store.offsets import QueueOffset
-from duolog_server.store.reader import EMPTY_TABLE, GetResult, Wanted
+from duolog_server.store.reader import GetResult, Wanted
 from duolog_server.store.record import Record, decode_properties
 from duolog_server.store.status import WEAK, PutMessageStatus
 
@@ -89,9 +96,10 @@ class RecallHandle:
 class DelayService:
     """Stores delayed messages, and stores them again in their queues when they are due."""
 
-    def __init__(self, core: Core, levels_ms: I64) -> None:
+    def __init__(self, core: Core, levels_ms: I64, outbox: Outbox) -> None:
         """levels_ms: the delay of each level."""
         self._core = core
+        self._outbox = outbox
         self.levels_ms = levels_ms
         self._timers: PendingTimers | None = None
         self._opening = asyncio.Lock()
@@ -127,7 +135,7 @@ class DelayService:
         Raises BadRequest, BadMessage.
         """
         if deliver_ms <= wall_ms:
-            return replace(batch, waited_in=TIMER_TOPIC)
+            return replace(batch, waited_in=(TIMER_TOPIC,))
         if deliver_ms - wall_ms > DELAY_MS_MAX:
             raise sdk.BadRequest(
                 f"a delay of {deliver_ms - wall_ms} ms exceeds the limit of {DELAY_MS_MAX} ms"
@@ -274,7 +282,7 @@ class DelayService:
         if batch.topic not in self._core.metadata.topics:
             log.warning("delayed message dropped: its topic does not exist", topic=batch.topic)
             return True
-        result = self._core.log.write_now(batch)
+        result = self._outbox.stored(batch, self._core.log.write_now)
         if result.status in _NEVER:
             # Later messages must not wait for one that can never be stored.
             log.error("delayed message dropped", reason=result.reason, topic=batch.topic)
@@ -312,24 +320,7 @@ class DelayService:
     def _was_delivered(self, physical_offset: int, topic: str, block: bytes) -> bool:
         """Whether a copy follows the pending message; earlier copies are of earlier attempts."""
         key = decode_properties(block.decode(errors="replace")).get("UNIQ_KEY", "")
-        copies = self._core.store.lookups.all_by_unique_key(topic, key) if key else []
-        return any(record.physical_offset > physical_offset for record in copies)
-
-    def _read(self, topic: str, queue_id: int, first: int, end: int) -> tuple[GetResult, int]:
-        """Read messages at [first, end), and the offset that the read reached.
-
-        A read skips damaged messages and may return later ones instead; those past `end` are not
-        due.
-        """
-        store, count = self._core.store, end - first
-        while True:
-            result = store.get(topic, queue_id, QueueOffset(first), Wanted(count, BYTES))
-            inside = int(np.count_nonzero(result.table[decode.OUT_QUEUE_OFFSET] < end))
-            if inside == result.count:
-                return result, min(result.next_offset, end)
-            if inside == 0:
-                return replace(result, bodies=b"", properties=b"", table=EMPTY_TABLE), end
-            count = inside
+        return bool(key) and self._outbox.was_stored(topic, key, physical_offset)
 
     # -- levels --------------------------------------------------------------------------------
 
@@ -353,7 +344,7 @@ class DelayService:
         due = int(late[0]) if len(late) else len(times)
         if due == 0:
             return False
-        result, reached = self._read(SCHEDULE_TOPIC, level - 1, offset, offset + due)
+        result, reached = read_between(store, (SCHEDULE_TOPIC, level - 1), offset, offset + due)
         left_out = self._left_out(times[:due], result)
         for batch in restored(result, _LEVEL, store.born_host, without=left_out):
             if not self._store(batch):
@@ -466,7 +457,7 @@ class DelayService:
         first, end = int(offsets[0]), int(offsets[-1]) + 1
         times = store.entries(TIMER_TOPIC, QUEUE, first, end - first)[2]
         while first < end:
-            result, reached = self._read(TIMER_TOPIC, QUEUE, first, end)
+            result, reached = read_between(store, (TIMER_TOPIC, QUEUE), first, end)
             left_out = self._left_out(times, result)
             for batch in restored(result, _TIMER, store.born_host, without=left_out):
                 if not self._store(batch):

@@ -11,13 +11,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from duolog._columns import COPY_MARK
 
+from duolog_server.node.core.ports import Reads
 from duolog_server.store import lightqueues
 from duolog_server.store.columns import Columns
 from duolog_server.store.kernels import decode, encode
 from duolog_server.store.kernels.jit import I64
 from duolog_server.store.messagestore import PutBatch
-from duolog_server.store.offsets import PhyOffset
-from duolog_server.store.reader import GetResult
+from duolog_server.store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.reader import EMPTY_TABLE, GetResult, Wanted
 from duolog_server.store.record import (
     PROPERTIES_BYTES_MAX,
     TRANSACTION_COMMIT,
@@ -27,6 +29,7 @@ from duolog_server.store.record import (
     decode_properties,
 )
 
+READ_BYTES = 4 << 20  # of waiting messages, delivered before others have a turn
 _PAIR, _END = b"\x01", b"\x02"
 _OF_ITS_PLACE = frozenset(("__CRC32#", *lightqueues.PROPERTIES))  # valid for one record only
 _OF_ITS_PLACE_BYTES = frozenset(name.encode() for name in _OF_ITS_PLACE)
@@ -60,10 +63,12 @@ class Waiting:
 
     words: properties that only the node sets, and removes on delivery. half: they wait for a
     commit; the delivered message is marked as committed and names the position of its half message.
+    passed: they were delivered, to a queue that takes none: their flags and their order stay.
     """
 
     words: frozenset[bytes]
     half: bool = False
+    passed: bool = False
 
 
 def redirected(
@@ -138,6 +143,23 @@ def _sysflag(record: Record) -> int:
     return (record.sysflag & ~TRANSACTION_MASK) | (TRANSACTION_COMMIT if committed else 0)
 
 
+def read_between(store: Reads, key: QueueKey, first: int, end: int) -> tuple[GetResult, int]:
+    """Read messages of a queue at [first, end), and the offset that the read reached.
+
+    A read skips damaged messages and may return later ones instead; those past `end` are not to be
+    delivered.
+    """
+    count = end - first
+    while True:
+        result = store.get(*key, QueueOffset(first), Wanted(count, READ_BYTES))
+        inside = int(np.count_nonzero(result.table[decode.OUT_QUEUE_OFFSET] < end))
+        if inside == result.count:
+            return result, min(result.next_offset, end)
+        if inside == 0:
+            return replace(result, bodies=b"", properties=b"", table=EMPTY_TABLE), end
+        count = inside
+
+
 @dataclass(slots=True)
 class _Group:
     """Messages of one sender for one real queue."""
@@ -159,6 +181,7 @@ def restored(
     offset, real topic and property text.
     """
     sysflag = TRANSACTION_COMMIT if waiting.half else 0
+    cleared = 0 if waiting.passed else TRANSACTION_MASK
     dropped = waiting.words | _OF_ITS_PLACE_BYTES
     groups: dict[tuple[str, int, Host], _Group] = {}
     for numbers, body, text in result.rows():
@@ -168,11 +191,19 @@ def restored(
             continue  # it does not name a real queue
         if without is not None and without(physical, topic, kept):
             continue
-        group = groups.setdefault((topic, queue_id, host_of(PhyOffset(physical))), _Group())
+        sender = topic, queue_id, host_of(PhyOffset(physical))
+        if waiting.passed and sender not in groups:
+            yield from _batches(groups, sysflag)
+            groups = {}
+        group = groups.setdefault(sender, _Group())
         group.bodies.append(body)
         group.properties.append(kept)
-        bits = (flags & ~TRANSACTION_MASK) | sysflag
+        bits = (flags & ~cleared) | sysflag
         group.fields.append((flag, bits, born, reconsumed, physical if waiting.half else 0))
+    yield from _batches(groups, sysflag)
+
+
+def _batches(groups: dict[tuple[str, int, Host], _Group], sysflag: int) -> Iterator[PutBatch]:
     for (topic, queue_id, host), group in groups.items():
         fields: I64 = np.ascontiguousarray(np.array(group.fields, np.int64).T)
         columns = Columns.of(group.bodies, group.properties)

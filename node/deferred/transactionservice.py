@@ -22,6 +22,7 @@ from duolog._background import together
 
 from duolog_server.node.core.core import Core
 from duolog_server.node.deferred.halfmessages import Decision, Decisions, Half, HalfMessages, Turns
+from duolog_server.node.deferred.outbox import Outbox
 from duolog_server.node.deferred.redirect import Waiting, redirected, restored, stored_again
 from duolog_server.node.runtime.config import TransactionsSection
 from duolog_server.store.clocks import MonoMs
@@ -80,8 +81,9 @@ Asker = Callable[[Check], Awaitable[bool]]
 class TransactionService:
     """Half messages of this node, while it is the master."""
 
-    def __init__(self, core: Core, options: TransactionsSection) -> None:
+    def __init__(self, core: Core, options: TransactionsSection, outbox: Outbox) -> None:
         self._core = core
+        self._outbox = outbox
         self._options = options
         self._halves: HalfMessages | None = None
         self._turns = Turns(options.check_interval_ms)
@@ -467,7 +469,7 @@ class TransactionService:
         if store.dispatched_offset < max(self._older[1], self._decisions.forgotten_end):
             raise sdk.Unavailable("earlier decisions are not indexed yet: try again")
         topic, key = (record.properties.get(name, "") for name in ("REAL_TOPIC", "UNIQ_KEY"))
-        return store.lookups.by_unique_key(topic, key) is not None if key else None
+        return self._outbox.was_stored(topic, key) if key else None
 
     def _decide(self, halves: HalfMessages, offsets: list[int], commit: bool) -> int:
         """Store the committed messages, then the note; the log offset after it."""
@@ -526,7 +528,7 @@ class TransactionService:
         topic, key = properties.get("REAL_TOPIC", ""), properties.get("UNIQ_KEY", "")
         if not key:
             return None
-        if store.lookups.by_unique_key(topic, key) is not None:
+        if self._outbox.was_stored(topic, key):
             return True
         # Senders may choose a key; one of another topic's message does not give this one up.
         given_up = store.lookups.all_by_unique_key(DISCARD_TOPIC, key)
@@ -543,7 +545,7 @@ class TransactionService:
             for batch in restored(result, _HALF, self._core.store.born_host):
                 if batch.topic not in self._core.metadata.topics:
                     raise sdk.UnknownTopic(f"topic {batch.topic!r} was deleted")
-                self._put(batch)
+                self._counted(self._outbox.stored(batch, self._core.log.write))
                 assert batch.fields is not None, "made of records"
                 stored += batch.fields[encode.FIELD_PREPARED_OFFSET].tolist()
             first += result.count
@@ -566,7 +568,10 @@ class TransactionService:
                 return result
 
     def _put(self, batch: PutBatch) -> PutResult:
-        result = self._core.log.write(batch)
+        return self._counted(self._core.log.write(batch))
+
+    def _counted(self, result: PutResult) -> PutResult:
+        """A stored batch. Raises Unavailable if it is not."""
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.Unavailable(f"{result.status.value} {result.reason}")
         self._core.log.count_in(result.count)

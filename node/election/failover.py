@@ -41,6 +41,7 @@ from duolog_server.ha.failoverevents import (
     Uncertain,
 )
 from duolog_server.ha.groupstate import (
+    FEATURES,
     GroupState,
     Keys,
     Registration,
@@ -57,6 +58,7 @@ from duolog_server.ha.masterevents import Instructed
 from duolog_server.ha.membership import Membership
 from duolog_server.ha.options import own_guarantee
 from duolog_server.ha.registry import (
+    Check,
     Delete,
     LeaseGone,
     Put,
@@ -144,7 +146,7 @@ class FailoverService:
             log_.store.disk,
             Candidacy(
                 self._keys,
-                Registration(replica, candidate.endpoint, candidate.ha_endpoint),
+                Registration(replica, candidate.endpoint, candidate.ha_endpoint, FEATURES),
                 own_guarantee(replication.options, log_.store.options),
                 secrets.token_hex(8),
             ),
@@ -163,6 +165,8 @@ class FailoverService:
         self._relieved_by = ""  # as it was logged
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(3, thread_name_prefix="duolog-registry")
+        # Elections do not wait for what moves read and write.
+        self._row_threads = ThreadPoolExecutor(1, thread_name_prefix="duolog-rows")
         self._keeper = LeaseKeeper(
             registry, candidate.lease_seconds, self._unhealthy, self._granted, self._lost
         )
@@ -238,6 +242,7 @@ class FailoverService:
         self._registry.close()  # ends the watch
         await self._loop.run_in_executor(None, self._watcher.join, JOIN_SECONDS)
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._row_threads.shutdown(wait=False, cancel_futures=True)
 
     # -- questions of the machine -----------------------------------------------------------------
 
@@ -784,6 +789,25 @@ class FailoverService:
         view = self.machine.view
         state = view.state.sync_state_set if view.state is not None else frozenset()
         return {*state, *(row.replica for row in view.replicas.values())}
+
+    # -- rows of queues that move ------------------------------------------------------------------
+
+    async def read_rows(self, prefix: str) -> Snapshot:
+        """Read rows of the registry. Raises RegistryUnavailable."""
+        return await self._loop.run_in_executor(self._row_threads, self._registry.get, prefix)
+
+    async def change_rows(
+        self, known: tuple[Check, ...], rows: tuple[Put | Delete, ...]
+    ) -> int | None:
+        """Change rows of the registry as the master; the revision, None where a check failed.
+
+        Raises NotMaster, and RegistryUnavailable: they may be changed, or may yet be.
+        """
+        transaction = self.machine.change_rows(known, rows)
+        if transaction is None:
+            raise sdk.NotMaster("this node is not the master", *self._known_master())
+        commit = self._registry.commit
+        return await self._loop.run_in_executor(self._row_threads, commit, transaction)
 
 
 # Small files of a node's directory, written in threads: the event loop waits for no disk.

@@ -8,6 +8,7 @@ from typing import Any
 from duolog import __version__
 
 from duolog_server.ha.failover import Role
+from duolog_server.ha.mover import OVER, State
 from duolog_server.ha.progress import ConnectionState
 from duolog_server.ha.slave import Slave
 from duolog_server.node.api.replicationstatus import replication_status
@@ -83,6 +84,8 @@ class NodeFacts:
         if broker.failover is not None:
             required = broker.failover.machine.guarantee.in_sync_replicas
         node.add("duolog_in_sync_replicas_required", required)
+        for outcome, state in (("moved", State.DONE), ("given_up", State.ENDED)):
+            node.add("duolog_moves_total", broker.moves.ended.get(state, 0), outcome)
         machine = broker.replication.master or broker.replication.slave
         node.add("duolog_damaged_frames_total", machine.damaged_frames if machine else 0)
         if broker.replication.master is not None:
@@ -97,6 +100,7 @@ class NodeFacts:
                     node.add("duolog_replication_lag_bytes", row.lag_bytes, row.name)
                     node.add("duolog_replication_lag_seconds", row.lag_ms / 1000, row.name)
             self._copies(node)
+            self._moves(node)
         elif broker.replication.slave is not None:
             self._copy(node, broker.replication.slave)
         if broker.failover is not None:
@@ -107,6 +111,19 @@ class NodeFacts:
             node.add("duolog_lease_seconds", status.lease_seconds)
             node.add("duolog_lease_renewal_seconds_max", status.renewal_ms_max / 1000)
             node.add("duolog_drained", broker.node.name in broker.failover.machine.view.drained)
+
+    def _moves(self, node: Shown) -> None:
+        """Queues that move from here."""
+        broker, over = self._broker, {state.value for state in (*OVER, State.WITNESSING)}
+        known = broker.moves.progress()
+        moves = [one for one in known if one.state not in over]
+        node.add("duolog_moves_running", len(moves))
+        node.add("duolog_move_puts_waiting", broker.passing.status().get("passing_on", 0))
+        done = [one for one in known if one.state == State.DONE.value]
+        last = max(done, key=lambda one: one.began_ms, default=None)
+        node.add("duolog_move_pause_seconds", last.pause_ms / 1000 if last is not None else 0)
+        held_ms = max((one.pause_ms for one in moves), default=0.0)
+        node.add("duolog_move_hold_seconds", held_ms / 1000)
 
     def _copies(self, node: Shown) -> None:
         """Brokers of RocketMQ that copy the log: by address, as their ports are new each time."""

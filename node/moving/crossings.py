@@ -184,7 +184,7 @@ class Crossings:
                 group=group,
                 topic=topic,
                 queue_id=queue_id,
-                to=to,
+                to_group=to,
                 reason=str(error),
             )
 

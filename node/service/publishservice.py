@@ -21,6 +21,9 @@ from google.protobuf.message import DecodeError
 
 from duolog_server.node.core.births import since
 from duolog_server.node.core.core import Core
+from duolog_server.node.deferred.outbox import QUEUE as OUTBOX_QUEUE
+from duolog_server.node.deferred.outbox import TOPIC as OUTBOX_TOPIC
+from duolog_server.node.deferred.outbox import Outbox
 from duolog_server.node.engine.log import Outcome
 from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.replication.roles import Replication
@@ -74,9 +77,12 @@ class _Earlier:
     records.
     """
 
-    def __init__(self, core: Core, producer: bytes, published_after: PhyOffset) -> None:
+    def __init__(
+        self, core: Core, outbox: Outbox, producer: bytes, published_after: PhyOffset
+    ) -> None:
         """producer: id of the batch. published_after: log offset below which there is no copy."""
         self._core = core
+        self._outbox = outbox
         self._store = core.store
         self._producer = producer
         self._after = published_after
@@ -91,17 +97,18 @@ class _Earlier:
     async def held(self, request: wire.AppendRequest) -> int:
         """The number of leading messages of a part that are in its queue."""
         if self._core.options.message_index_enable:
-            lookup = self._store.lookups.by_unique_key
+            was_stored = self._outbox.was_stored
             return bisect_left(
                 range(_count(request)),
                 True,
-                key=lambda k: lookup(request.topic, _unique_key(request, k)) is None,
+                key=lambda k: not was_stored(request.topic, _unique_key(request, k)),
             )
-        place = (request.topic, request.queue_id)
-        if place not in self._found:
-            # Once for all parts: from here on, they are stored in order.
-            self._found[place] = await self._read(*place)
-        return self._found[place][_part_of(_unique_key(request, 0))]
+        places = (request.topic, request.queue_id), (OUTBOX_TOPIC, OUTBOX_QUEUE)
+        for place in places:
+            if place not in self._found:
+                # Once for all parts: from here on, they are stored in order.
+                self._found[place] = await self._read(*place)
+        return max(self._found[place][_part_of(_unique_key(request, 0))] for place in places)
 
     async def _read(self, topic: str, queue_id: int) -> Counter[str]:
         """The stored messages of each part, read from the queue: there is no index."""
@@ -123,8 +130,9 @@ class _Earlier:
 class PublishService:
     """Stages and publishes while this node is the master."""
 
-    def __init__(self, core: Core, sends: Sends, replication: Replication) -> None:
+    def __init__(self, core: Core, sends: Sends, replication: Replication, outbox: Outbox) -> None:
         self._core = core
+        self._outbox = outbox
         self._sends = sends
         self._replication = replication
         self._turns: dict[str, _Turn] = {}
@@ -389,7 +397,9 @@ class PublishService:
                 lost.append(f"{request.topic}: {_deleted(request.topic)}")
                 continue
             request.producer_id, request.sequence = producer, at * _SEQUENCES
-            earlier = earlier or _Earlier(self._core, producer, record.physical_offset)
+            earlier = earlier or _Earlier(
+                self._core, self._outbox, producer, record.physical_offset
+            )
             future = await self._put(request, record, lost, earlier)
             if future is not None:
                 waiting.append(future)

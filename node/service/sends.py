@@ -15,10 +15,14 @@ from duolog_server.node.core.core import Core
 from duolog_server.node.core.throttle import throttled
 from duolog_server.node.core.traffic import DELAY, NORMAL, TRANSACTION
 from duolog_server.node.deferred.delayservice import DelayService
+from duolog_server.node.deferred.outbox import TOPIC as OUTBOX_TOPIC
+from duolog_server.node.deferred.outbox import Outbox
 from duolog_server.node.deferred.redirect import is_copy
 from duolog_server.node.deferred.transactionservice import TransactionService
 from duolog_server.node.engine.log import Outcome
 from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.moving.deliveries import PassedOn, kept
+from duolog_server.node.moving.passing import Passing
 from duolog_server.store.errors import BadMessage, RepeatUnknown, StoreError
 from duolog_server.store.messagestore import PutBatch, PutResult, Singles, SinglesResult
 from duolog_server.store.offsets import QueueOffset
@@ -57,20 +61,33 @@ class Send:
 class Placed(NamedTuple):
     """A checked batch in the queue in which it is stored.
 
-    topic: the one that its consumers read. kind: of its messages, for the counters.
+    topic: the one that its consumers read. kind: of its messages, for the counters. again: an
+    earlier attempt may have been passed on to where its queue continues. own: of the node itself,
+    whose outbox has it if its queue continues elsewhere.
     """
 
     topic: str
     kind: str
     batch: PutBatch
     no_wait: bool = False
+    again: bool = False
+    own: bool = False
 
 
 class Sends:
     """Stores what producers send."""
 
-    def __init__(self, core: Core, delays: DelayService, transactions: TransactionService) -> None:
+    def __init__(
+        self,
+        core: Core,
+        passing: Passing,
+        delays: DelayService,
+        transactions: TransactionService,
+        outbox: Outbox,
+    ) -> None:
         self._core = core
+        self._passing = passing
+        self._outbox = outbox
         self._delays = delays
         self._transactions = transactions
 
@@ -86,7 +103,10 @@ class Sends:
         batch = send.batch
         self._core.admission.writable_topic(batch.topic, user or "", queue_id=batch.queue_id)
         placed = self.place(send)
-        if user is not None and self._core.throttle.on:
+        if user is None:
+            placed = placed._replace(own=True)
+            placed.batch.waited_in += (OUTBOX_TOPIC,)
+        elif self._core.throttle.on:
             self.charge(Who.at(user, batch.born_host.address), batch)
         return self.put(placed, admitted=admitted)
 
@@ -158,22 +178,55 @@ class Sends:
     def attempt(
         self, placed: Placed, *, admitted: bool = False
     ) -> tuple[PutResult, Outcome | None]:
-        """As `put`, for a batch that is tried again if it is refused: a refusal is not counted."""
-        core, batch = self._core, placed.batch
+        """As `put`, for a batch that is tried again if it is refused: a refusal is not counted.
+
+        The result is a `PassedOn` where the queue continues elsewhere, or may: what it says is
+        known with its outcome.
+        """
+        core, batch, held = self._core, placed.batch, self._passing.queues
         refused = None if admitted else core.admission.refused_put()
-        result = refused or core.log.write(batch)
+        if held and refused is None and not placed.own and (batch.topic, batch.queue_id) in held:
+            return self._passed_on(placed)
+        write = core.log.write
+        result = refused or (self._outbox.stored(batch, write) if placed.own else write(batch))
         if result.status is not PutMessageStatus.PUT_OK:
+            if result.moved_to is not None:
+                return self._passed_on(placed)
             return result, None
-        if result.count:
-            core.log.count_in(result.count, len(batch.columns.bodies))
-            core.traffic.receive(placed.topic, placed.kind, result.count, batch.columns)
-            if placed.kind == DELAY:
-                self._delays.count(placed.topic, batch, result.count)
+        self._count(placed, result.count)
         return result, self._watched(core.log.settle(result.end_offset, placed.no_wait))
 
+    def _count(self, placed: Placed, count: int) -> None:
+        """Count messages that were stored here."""
+        core, batch = self._core, placed.batch
+        if count:
+            core.log.count_in(count, len(batch.columns.bodies))
+            core.traffic.receive(placed.topic, placed.kind, count, batch.columns)
+            if placed.kind == DELAY:
+                self._delays.count(placed.topic, batch, count)
+
+    def _passed_on(self, placed: Placed) -> tuple[PutResult, Outcome | None]:
+        placed = placed._replace(batch=kept(placed.batch))
+        result, waiting = self._passing.pass_on(placed.batch, placed.again, placed.no_wait)
+        if waiting is not None:
+            waiting.add_done_callback(lambda _: self._count_here(placed, result))
+        else:
+            self._count_here(placed, result)
+        return result, self._watched(waiting)
+
+    def _count_here(self, placed: Placed, result: PutResult) -> None:
+        """The group that stores a batch counts it: this one, if the queue did not move at last."""
+        if isinstance(result, PassedOn) and result.store_host is None:
+            self._count(placed, result.count)
+
     def put_singles(self, singles: Singles) -> tuple[SinglesResult, Outcome | None]:
-        """As `put`, for messages of one topic that arrived together, none of them delayed."""
-        core, columns = self._core, singles.columns
+        """As `put`, for messages of one topic that arrived together, none of them delayed.
+
+        Where one of their queues is held, or moved, nothing is stored.
+        """
+        core, columns, held = self._core, singles.columns, self._passing.queues
+        if held and any((singles.topic, queue_id) in held for queue_id in singles.queue_ids):
+            return SinglesResult(PutMessageStatus.QUEUE_MOVED), None
         result, waiting = core.log.put_singles(singles)
         if result.places:
             core.traffic.receive(singles.topic, NORMAL, columns.count, columns)

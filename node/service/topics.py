@@ -61,7 +61,7 @@ class Topics:
             known = metadata.topics.get(name) or metadata.creating(name)
             if known is not None:
                 self._core.admission.check_current()  # it may have been altered, or deleted
-            if known is not None and _asked(known) != _asked(config):
+            if known is not None and not _is_asked_for(known, config):
                 raise sdk.TopicExists(
                     f"topic {name!r} exists with {known.queues} queues, perm {known.perm}, "
                     f"message type {known.message_type or 'any'} and lite TTL "
@@ -85,7 +85,7 @@ class Topics:
             if settings.lite_ttl_minutes is not None:
                 config = replace(config, lite_ttl_minutes=settings.lite_ttl_minutes)
             check_lite_ttl(config)
-            check_queues(config.queues, config.perm)
+            check_queues(config.queues or 1, config.perm)  # 0: it has only guests
             await self._core.metadata.put_topic(config)
         return config
 
@@ -116,6 +116,16 @@ def _change(verb: str, name: str, settings: TopicSettings) -> OperatorChange:
         lambda facts: of_owners(name, facts, _ACTIONS[verb]),
         {"topic": name, **{key: value for key, value in given.items() if value != usual[key]}},
     )
+
+
+def _is_asked_for(known: TopicConfig, config: TopicConfig) -> bool:
+    """Whether a call to create a topic asks for one as it is.
+
+    One that is here only for queues that were moved here has none of its own in this group, however
+    many the call asks for in each.
+    """
+    same = replace(known, queues=known.queues or config.queues)
+    return _asked(same) == _asked(config)
 
 
 def _asked(config: TopicConfig) -> tuple[int, int, str, int]:

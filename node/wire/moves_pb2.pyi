@@ -111,7 +111,7 @@ class Nothing(_message.Message):
     def __init__(self) -> None: ...
 
 class Delivery(_message.Message):
-    __slots__ = ("id", "topic", "queue_id", "bodies", "body_offsets", "properties", "property_offsets", "born_time", "born_host", "flag", "sysflag", "reconsume_times", "prepared_offset", "producer", "sequence", "fields", "expect_offset", "again")
+    __slots__ = ("id", "topic", "queue_id", "bodies", "body_offsets", "properties", "property_offsets", "born_time", "born_host", "flag", "sysflag", "reconsume_times", "prepared_offset", "producer", "sequence", "fields", "expect_offset", "again", "repeat", "no_wait", "placed", "resume", "source", "epoch", "from_queue")
     ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +130,13 @@ class Delivery(_message.Message):
     FIELDS_FIELD_NUMBER: _ClassVar[int]
     EXPECT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
+    REPEAT_FIELD_NUMBER: _ClassVar[int]
+    NO_WAIT_FIELD_NUMBER: _ClassVar[int]
+    PLACED_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FROM_QUEUE_FIELD_NUMBER: _ClassVar[int]
     id: int
     topic: str
     queue_id: int
@@ -148,10 +155,17 @@ class Delivery(_message.Message):
     fields: bytes
     expect_offset: int
     again: bool
-    def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., born_time: _Optional[int] = ..., born_host: _Optional[str] = ..., flag: _Optional[int] = ..., sysflag: _Optional[int] = ..., reconsume_times: _Optional[int] = ..., prepared_offset: _Optional[int] = ..., producer: _Optional[bytes] = ..., sequence: _Optional[int] = ..., fields: _Optional[bytes] = ..., expect_offset: _Optional[int] = ..., again: _Optional[bool] = ...) -> None: ...
+    repeat: bool
+    no_wait: bool
+    placed: bool
+    resume: bool
+    source: str
+    epoch: int
+    from_queue: int
+    def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., born_time: _Optional[int] = ..., born_host: _Optional[str] = ..., flag: _Optional[int] = ..., sysflag: _Optional[int] = ..., reconsume_times: _Optional[int] = ..., prepared_offset: _Optional[int] = ..., producer: _Optional[bytes] = ..., sequence: _Optional[int] = ..., fields: _Optional[bytes] = ..., expect_offset: _Optional[int] = ..., again: _Optional[bool] = ..., repeat: _Optional[bool] = ..., no_wait: _Optional[bool] = ..., placed: _Optional[bool] = ..., resume: _Optional[bool] = ..., source: _Optional[str] = ..., epoch: _Optional[int] = ..., from_queue: _Optional[int] = ...) -> None: ...
 
 class Delivered(_message.Message):
-    __slots__ = ("id", "status", "reason", "queue_offset", "physical_offset", "store_time", "count", "duplicates", "first_duplicate", "store_host")
+    __slots__ = ("id", "status", "reason", "queue_offset", "physical_offset", "store_time", "count", "known", "store_host", "remoting_host", "places")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -159,9 +173,10 @@ class Delivered(_message.Message):
     PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
     STORE_TIME_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
-    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
-    FIRST_DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
+    REMOTING_HOST_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
     id: int
     status: str
     reason: str
@@ -169,10 +184,19 @@ class Delivered(_message.Message):
     physical_offset: int
     store_time: int
     count: int
-    duplicates: int
-    first_duplicate: int
+    known: _containers.RepeatedCompositeFieldContainer[Known]
     store_host: str
-    def __init__(self, id: _Optional[int] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., count: _Optional[int] = ..., duplicates: _Optional[int] = ..., first_duplicate: _Optional[int] = ..., store_host: _Optional[str] = ...) -> None: ...
+    remoting_host: str
+    places: bytes
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., count: _Optional[int] = ..., known: _Optional[_Iterable[_Union[Known, _Mapping]]] = ..., store_host: _Optional[str] = ..., remoting_host: _Optional[str] = ..., places: _Optional[bytes] = ...) -> None: ...
+
+class Known(_message.Message):
+    __slots__ = ("count", "queue_offset")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    queue_offset: int
+    def __init__(self, count: _Optional[int] = ..., queue_offset: _Optional[int] = ...) -> None: ...
 
 class CrossRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "group", "group_settings", "resets", "crossed", "close")

@@ -1,4 +1,5 @@
-"""`duolog cluster`: state of the nodes, planned switches, nodes taken out for maintenance."""
+"""`duolog cluster`: state of the nodes, planned switches, nodes taken out for maintenance; queues
+that even out the load (rebalance.py)."""
 
 import sys
 import time
@@ -6,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from duolog_server.ops.cli import rebalance
 from duolog_server.ops.cli.access import asked, calls
 from duolog_server.ops.cli.output import (
     LONG_MAX,
@@ -240,3 +242,6 @@ def elect(
     asked(lambda client: client.admin.elect_unclean(epoch))
     lost = f"records that only other nodes held after epoch {epoch} are lost"
     told({"elected_after": epoch}, f"elected; {lost}")
+
+
+rebalance.add_to(app)

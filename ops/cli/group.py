@@ -1,5 +1,6 @@
 """`duolog group`: list, show, explain, set, dead letters, reset, delete."""
 
+import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ from duolog_server.ops.cli import deadletters, output
 from duolog_server.ops.cli.access import asked, calls
 
 if TYPE_CHECKING:
-    from duolog import Client, GroupDescription, TopicDescription
+    from duolog import Client, GroupDescription, QueueMoves, TopicDescription
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -70,13 +71,15 @@ def explain(
     """Say how a group is doing, what is wrong with it, and what to do."""
     from duolog_server.ops.inspection.doctor.consumers import ON_DEMAND, diagnose_groups, topics_of
 
-    async def ask(client: "Client") -> "tuple[GroupDescription, list[TopicDescription]]":
-        found = await client.admin.group(group)
-        return found, await client.admin.topics(topics_of(found), system=True)
+    async def ask(
+        client: "Client",
+    ) -> "tuple[GroupDescription, list[TopicDescription], QueueMoves]":
+        found, moved = await asyncio.gather(client.admin.group(group), client.admin.moves())
+        return found, await client.admin.topics(topics_of(found), system=True), moved
 
-    found, topics = asked(ask)
+    found, topics, moved = asked(ask)
     rows = [_progress(found, topic) for topic in sorted({q.topic for q in found.queues})]
-    findings = diagnose_groups([found], topics, ON_DEMAND)
+    findings = diagnose_groups([found], topics, ON_DEMAND, moved)
     if output.wants_json():
         counts = {"members": found.members, "clients": found.clients}
         told_of = [asdict(finding) for finding in findings]

@@ -1,10 +1,10 @@
-"""`duolog topic`: list, show, create, alter, delete, stats."""
+"""`duolog topic`: list, show, create, alter, delete, stats; queues that move (topicmoves.py)."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli import output
+from duolog_server.ops.cli import output, topicmoves
 from duolog_server.ops.cli.access import asked, calls
 from duolog_server.ops.inspection.times import iso
 
@@ -177,3 +177,6 @@ def stats(
     ]
     columns = ["queue_id", "min_offset", "max_offset", "last_store_time", "log_bytes"]
     output.print_rows(rows, columns)
+
+
+topicmoves.add_to(app)

@@ -3,9 +3,17 @@
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from duolog import Client, DuologError, GroupDescription, NodeStatus, Route, TopicDescription
+from duolog import (
+    Client,
+    DuologError,
+    GroupDescription,
+    NodeStatus,
+    QueueMoves,
+    Route,
+    TopicDescription,
+)
 from duolog import Timeout as TooSlow
 from duolog._admin import patience_with, status_or_refusal
 from duolog._background import together
@@ -53,8 +61,7 @@ async def look(client: Client, named: Iterable[str]) -> Seen:
     async with together() as tasks:
         nodes = tasks.create_task(look_at_nodes(client, named))
         consumption = tasks.create_task(_consumption(client))
-    groups, topics, unread = consumption.result()
-    return replace(nodes.result(), groups=groups, topics=topics, unread=unread)
+    return consumption.result().of(nodes.result())
 
 
 async def look_at_nodes(client: Client, named: Iterable[str]) -> Seen:
@@ -120,24 +127,37 @@ def _key_of(node: NodeStatus) -> tuple[str, str]:
     return node.replication.group, node.name
 
 
-async def _consumption(
-    client: Client,
-) -> tuple[tuple[GroupDescription, ...], tuple[TopicDescription, ...], str]:
-    """Consumer groups and topics, or why they cannot be read."""
+@dataclass(frozen=True, slots=True)
+class _Consumption:
+    """Consumer groups, topics and moves, or why they cannot be read."""
+
+    groups: Sequence[GroupDescription] = ()
+    topics: Sequence[TopicDescription] = ()
+    moved: QueueMoves = field(default_factory=QueueMoves)
+    unread: str = ""
+
+    def of(self, seen: Seen) -> Seen:
+        """A survey of nodes with these."""
+        groups, topics = tuple(self.groups), tuple(self.topics)
+        return replace(seen, groups=groups, topics=topics, moved=self.moved, unread=self.unread)
+
+
+async def _consumption(client: Client) -> _Consumption:
     admin, patience = client.admin, Patience()
     try:
         async with asyncio.timeout(GROUPS_SECONDS):
-            groups, topics = await asyncio.gather(
+            groups, topics, moved = await asyncio.gather(
                 admin.groups(
                     problems_only=True, old_ms=patience.old_ms, stalled_ms=patience.stalled_ms
                 ),
                 admin.topics(problems_only=True),
+                admin.moves(),
             )
     except DuologError as error:
-        return (), (), f"{type(error).__name__}: {error}"
+        return _Consumption(unread=f"{type(error).__name__}: {error}")
     except TimeoutError:
-        return (), (), _too_slow()
-    return tuple(groups), tuple(topics), ""
+        return _Consumption(unread=_too_slow())
+    return _Consumption(groups, topics, moved)
 
 
 def _too_slow() -> str:

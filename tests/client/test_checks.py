@@ -281,7 +281,7 @@ RIGHT: dict[str, object] = {
     **{"setting": "s", "value": "v", "epoch": 1, "at": duolog.Start.EARLIEST, "rights": ""},
     **{"message": duolog.Message(batch_of(("T", 0), 0, 1, 1), 0), "sink": "s"},
     **{"password": "p", "action": "Pub", "resource": "Topic:T", "seconds": 1, "names": ["T"]},
-    **{"endpoint": NOWHERE, "topics": "T", "halves": [], "handler": print},
+    **{"endpoint": NOWHERE, "topics": "T", "halves": [], "handler": print, "to": "h"},
 }
 # Programs of the package call these: they are given what was checked.
 OWN = {"fetch", "make_producer", "next_batch", "next_message", "send_message", "send_copy"} | {

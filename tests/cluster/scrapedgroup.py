@@ -46,6 +46,7 @@ LABELS = {
     "to": "file",
 }
 OF_A_MASTER = {
+    "duolog_move_hold_seconds": "0",
     "duolog_in_sync_replicas": "3",
     "duolog_timer_overdue_seconds": "0",
     "rocketmq_consumer_lag_messages": "12",

@@ -1,5 +1,7 @@
 """The content of the registry's keys."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,12 +9,15 @@ from hypothesis import strategies as st
 from duolog_server.ha.epochs import Epoch
 from duolog_server.ha.groupchanges import call_roll, forget
 from duolog_server.ha.groupstate import (
+    MOVES,
     BadState,
     Discarded,
     GroupState,
     Keys,
+    Member,
     Registration,
     Replica,
+    View,
     groups_of,
     view_of,
 )
@@ -99,6 +104,41 @@ def test_groups_of_a_cluster_are_separated_and_a_broken_one_is_left_out() -> Non
 def test_a_registration_of_another_version_is_skipped() -> None:
     rows = {**a_group(), KEYS.replica("z"): row(b'{"node": 1}')}
     assert set(view_of(Snapshot(9, rows), KEYS).replicas) == {"a"}
+
+
+def of_version_without_features(value: bytes) -> Registration:
+    """What versions before features read of a registration: the keys that they know."""
+    known = json.loads(value)
+    replica = Replica(str(known["node"]), int(known["incarnation"], 16))
+    return Registration(replica, str(known["endpoint"]), str(known["haEndpoint"]))
+
+
+def test_a_registration_tells_features_that_older_versions_do_not_read() -> None:
+    told = Registration(A, "a:1", "a:2", (MOVES, "later"))
+    assert Registration.from_bytes(told.to_bytes()) == told
+    assert of_version_without_features(told.to_bytes()) == Registration(A, "a:1", "a:2")
+    older = Registration(A, "a:1", "a:2")
+    assert b"features" not in older.to_bytes(), "as older versions write it"
+    assert Registration.from_bytes(older.to_bytes()) == older
+    for wrong in (b"3", b"null"):
+        odd = older.to_bytes()[:-1] + b',"features":' + wrong + b"}"
+        with pytest.raises(BadState):
+            Registration.from_bytes(odd)
+
+
+def test_members_that_lack_a_feature_are_named_whether_or_not_they_live() -> None:
+    new, old = (MOVES,), ()
+    rows = {
+        **a_group(),  # its set has a, of an older version, and b, which never wrote a member
+        KEYS.replica("c"): row(Registration(Replica("c", 3), "", "", new).to_bytes()),
+        KEYS.member("c"): row(Member(Registration(Replica("c", 3), "", "", old)).to_bytes()),
+        KEYS.member("d"): row(Member(Registration(Replica("d", 4), "", "", new), 7).to_bytes()),
+        KEYS.member("e"): row(Member(Registration(Replica("e", 5), "", "", old), 7).to_bytes()),
+    }
+    view = view_of(Snapshot(9, rows), KEYS)
+    assert view.lacking(MOVES) == ["a", "b", "e"]
+    assert view.lacking("later") == ["a", "b", "c", "d", "e"]
+    assert View().lacking(MOVES) == []
 
 
 def test_a_start_is_read_with_its_revision_and_an_unreadable_one_is_an_error() -> None:

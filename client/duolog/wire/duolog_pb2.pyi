@@ -880,20 +880,20 @@ class TopicReply(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ..., group: _Optional[str] = ..., message_type: _Optional[str] = ..., lite_ttl_minutes: _Optional[int] = ..., owner: _Optional[str] = ..., retention_hours: _Optional[int] = ..., guests: _Optional[_Iterable[_Union[GuestQueue, _Mapping]]] = ...) -> None: ...
 
 class GuestQueue(_message.Message):
-    __slots__ = ("stats", "first", "name_group", "name_queue_id", "from_group", "from_queue_id")
-    STATS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("queue_id", "first", "name_group", "name_queue_id", "from_group", "from_queue_id")
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     NAME_GROUP_FIELD_NUMBER: _ClassVar[int]
     NAME_QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FROM_GROUP_FIELD_NUMBER: _ClassVar[int]
     FROM_QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
-    stats: QueueStats
+    queue_id: int
     first: int
     name_group: str
     name_queue_id: int
     from_group: str
     from_queue_id: int
-    def __init__(self, stats: _Optional[_Union[QueueStats, _Mapping]] = ..., first: _Optional[int] = ..., name_group: _Optional[str] = ..., name_queue_id: _Optional[int] = ..., from_group: _Optional[str] = ..., from_queue_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, queue_id: _Optional[int] = ..., first: _Optional[int] = ..., name_group: _Optional[str] = ..., name_queue_id: _Optional[int] = ..., from_group: _Optional[str] = ..., from_queue_id: _Optional[int] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("topic",)
@@ -1166,6 +1166,108 @@ class TrackReply(_message.Message):
     groups: _containers.RepeatedCompositeFieldContainer[MessageTrack]
     messages: _containers.RepeatedCompositeFieldContainer[TrackedMessage]
     def __init__(self, groups: _Optional[_Iterable[_Union[MessageTrack, _Mapping]]] = ..., messages: _Optional[_Iterable[_Union[TrackedMessage, _Mapping]]] = ...) -> None: ...
+
+class QueuePlace(_message.Message):
+    __slots__ = ("group", "queue_id")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    queue_id: int
+    def __init__(self, group: _Optional[str] = ..., queue_id: _Optional[int] = ...) -> None: ...
+
+class MoveQueueRequest(_message.Message):
+    __slots__ = ("topic", "queue_id", "group", "plan")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    group: str
+    plan: bool
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., group: _Optional[str] = ..., plan: _Optional[bool] = ...) -> None: ...
+
+class MoveQueueReply(_message.Message):
+    __slots__ = ("move",)
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    move: QueueMove
+    def __init__(self, move: _Optional[_Union[QueueMove, _Mapping]] = ...) -> None: ...
+
+class AbortMoveRequest(_message.Message):
+    __slots__ = ("topic", "queue_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ...) -> None: ...
+
+class AbortMoveReply(_message.Message):
+    __slots__ = ("move",)
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    move: QueueMove
+    def __init__(self, move: _Optional[_Union[QueueMove, _Mapping]] = ...) -> None: ...
+
+class ListMovesRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class ListMovesReply(_message.Message):
+    __slots__ = ("moves", "spans")
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    moves: _containers.RepeatedCompositeFieldContainer[QueueMove]
+    spans: _containers.RepeatedCompositeFieldContainer[QueueSpan]
+    def __init__(self, moves: _Optional[_Iterable[_Union[QueueMove, _Mapping]]] = ..., spans: _Optional[_Iterable[_Union[QueueSpan, _Mapping]]] = ...) -> None: ...
+
+class QueueMove(_message.Message):
+    __slots__ = ("topic", "move", "state", "name", "source", "target", "to", "end", "begin_ms", "pause_ms", "reason")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_MS_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    move: str
+    state: str
+    name: QueuePlace
+    source: QueuePlace
+    target: str
+    to: QueuePlace
+    end: int
+    begin_ms: int
+    pause_ms: float
+    reason: str
+    def __init__(self, topic: _Optional[str] = ..., move: _Optional[str] = ..., state: _Optional[str] = ..., name: _Optional[_Union[QueuePlace, _Mapping]] = ..., source: _Optional[_Union[QueuePlace, _Mapping]] = ..., target: _Optional[str] = ..., to: _Optional[_Union[QueuePlace, _Mapping]] = ..., end: _Optional[int] = ..., begin_ms: _Optional[int] = ..., pause_ms: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class QueueSpan(_message.Message):
+    __slots__ = ("topic", "name", "place", "first", "end", "came_from", "following", "min_offset", "max_offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    CAME_FROM_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWING_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    name: QueuePlace
+    place: QueuePlace
+    first: int
+    end: int
+    came_from: QueuePlace
+    following: QueuePlace
+    min_offset: int
+    max_offset: int
+    def __init__(self, topic: _Optional[str] = ..., name: _Optional[_Union[QueuePlace, _Mapping]] = ..., place: _Optional[_Union[QueuePlace, _Mapping]] = ..., first: _Optional[int] = ..., end: _Optional[int] = ..., came_from: _Optional[_Union[QueuePlace, _Mapping]] = ..., following: _Optional[_Union[QueuePlace, _Mapping]] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
 
 class NodeStatusRequest(_message.Message):
     __slots__ = ()

@@ -939,6 +939,21 @@ class AdminStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.DecideHalfRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.DecideHalfReply.FromString,
                 _registered_method=True)
+        self.MoveQueue = channel.unary_unary(
+                '/duolog.v1.Admin/MoveQueue',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.MoveQueueRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.MoveQueueReply.FromString,
+                _registered_method=True)
+        self.AbortMove = channel.unary_unary(
+                '/duolog.v1.Admin/AbortMove',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.AbortMoveRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.AbortMoveReply.FromString,
+                _registered_method=True)
+        self.ListMoves = channel.unary_unary(
+                '/duolog.v1.Admin/ListMoves',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.ListMovesRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.ListMovesReply.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -1115,6 +1130,27 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MoveQueue(self, request, context):
+        """Moves a queue of this replica group to another one. A repeated call tells how far it is. Asked of the master.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AbortMove(self, request, context):
+        """Ends a move before the queue is sealed. Asked of the master.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListMoves(self, request, context):
+        """Moves from this replica group, and its spans of queues that moved. Asked of the master.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1247,6 +1283,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DecideHalf,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.DecideHalfRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.DecideHalfReply.SerializeToString,
+            ),
+            'MoveQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.MoveQueue,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.MoveQueueRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.MoveQueueReply.SerializeToString,
+            ),
+            'AbortMove': grpc.unary_unary_rpc_method_handler(
+                    servicer.AbortMove,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.AbortMoveRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.AbortMoveReply.SerializeToString,
+            ),
+            'ListMoves': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMoves,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.ListMovesRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.ListMovesReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1953,6 +2004,87 @@ class Admin:
             '/duolog.v1.Admin/DecideHalf',
             duolog_dot_wire_dot_duolog__pb2.DecideHalfRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.DecideHalfReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/MoveQueue',
+            duolog_dot_wire_dot_duolog__pb2.MoveQueueRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.MoveQueueReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AbortMove(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/AbortMove',
+            duolog_dot_wire_dot_duolog__pb2.AbortMoveRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.AbortMoveReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMoves(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/ListMoves',
+            duolog_dot_wire_dot_duolog__pb2.ListMovesRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.ListMovesReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,7 @@ from duolog_server.node.deferred.transactionservice import IMMUNITY_SECONDS_MAX
 from duolog_server.node.engine.log import Outcome
 from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.moving.deliveries import PassedOn
 from duolog_server.node.pop.retrytopics import RETRY_TIMES, WAITING_BYTES
 from duolog_server.node.runtime.clocks import TIME_MS_MAX
 from duolog_server.node.service.sends import Placed, Send
@@ -486,10 +487,13 @@ class Sending:
     def _answer(self, told: _Told, result: PutResult) -> Command:
         if result.queue_offset < 0:
             return self._refused(told.request, result)
+        host = self.host
+        if isinstance(result, PassedOn):
+            host = result.remoting_host or result.store_host or host
         if len(result.places):  # a client gives each message of its batch an id of its own
-            ids = offset_message_ids(self.host, result.places)
+            ids = offset_message_ids(host, result.places)
         else:
-            ids = offset_message_id(self.host, result.physical_offset)
+            ids = offset_message_id(host, result.physical_offset)
         return self._told(told, result.queue_offset, ids, result.status, result.reason)
 
     def _told(

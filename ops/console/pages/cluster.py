@@ -2,10 +2,11 @@
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from duolog import BadRequest, GroupRoute, NodeStatus, NoPermission, SlaveStatus, Unavailable
 from duolog._admin import Admin
+from duolog._background import together
 from duolog._client import runtime_of
 from duolog._router import Router
 
@@ -36,6 +37,7 @@ from duolog_server.ops.inspection.doctor.findings import (
     replica_of,
 )
 from duolog_server.ops.inspection.masterships import Led, led
+from duolog_server.ops.inspection.moves import moved_or_none
 from duolog_server.ops.inspection.survey import examine, look_at_nodes
 
 LOOK_SECONDS = 10.0
@@ -106,9 +108,12 @@ async def cluster(visit: Visit) -> Shown:
     if not visit.rights.shows(address(DOCTOR)):
         return await home(visit)
     try:
-        seen = await look_at_nodes(visit.client, visit.endpoints)
+        async with together() as tasks:
+            nodes = tasks.create_task(look_at_nodes(visit.client, visit.endpoints))
+            moved = tasks.create_task(moved_or_none(visit.client))
     except NoPermission:
         return await home(visit)
+    seen = replace(nodes.result(), moved=moved.result())
     findings = diagnose(seen)
     blocks = [block_of(visit, seen, route) for route in seen.route.groups]
     facts = {
@@ -116,6 +121,7 @@ async def cluster(visit: Visit) -> Shown:
         "alarm": any(one.severity == ERROR for one in findings),
         "findings": [one for one in findings if one.severity != NOTE],
         "groups": blocks,
+        "moves": [one for one in seen.moved.moves if not one.is_over],
     }
     return Shown("cluster.html", "Cluster", facts, "duolog cluster status")
 

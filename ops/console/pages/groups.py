@@ -25,6 +25,7 @@ from duolog_server.ops.console.view.rates import Flow
 from duolog_server.ops.console.view.visits import Action, Done, Shown, Undo, Visit
 from duolog_server.ops.inspection.doctor.consumers import ON_DEMAND, diagnose_groups, topics_of
 from duolog_server.ops.inspection.doctor.findings import ERROR
+from duolog_server.ops.inspection.moves import moved_or_none
 from duolog_server.ops.inspection.resets import (
     BadResumePoint,
     ResumePoint,
@@ -190,7 +191,7 @@ async def group(visit: Visit) -> Shown:
     names = await visit.rights.allowed(topics_of(found))
     topics = await visit.client.admin.topics(names, system=True) if names else []
     dead = [topic for topic in topics if topic.topic == dead_letter_topic(name)]
-    findings = diagnose_groups([found], topics, ON_DEMAND)
+    findings = diagnose_groups([found], topics, ON_DEMAND, await moved_or_none(visit.client))
     furthest = nsmallest(LIVE_ROWS_MAX, found.queues, key=_furthest_behind)
     rows = queue_rows(visit, found, furthest)
     flows, axes = lag_flows(visit, found), visit.axes

@@ -21,6 +21,7 @@ from duolog_server.ops.console.view.questions import Field, Question, confirmed,
 from duolog_server.ops.console.view.rates import Flow
 from duolog_server.ops.console.view.visits import Action, Done, Shown, Visit
 from duolog_server.ops.inspection.messages.sending import is_users
+from duolog_server.ops.inspection.moves import moved_or_none
 from duolog_server.ops.inspection.topics import (
     PERMISSIONS,
     log_bytes,
@@ -96,6 +97,7 @@ async def topic(visit: Visit) -> Shown:
     name = visit.path["topic"]
     parts = await parts_of(visit.client, name, sizes=True)
     flows = {part.group: _stored(visit, part) for part in parts}
+    moved = await moved_or_none(visit.client, name)
     facts = {
         "sentence": _sentence(parts),
         "topic": name,
@@ -107,6 +109,8 @@ async def topic(visit: Visit) -> Shown:
         "last_ms": max((_last_ms(part) for part in parts), default=0),
         "flows": list(flows.items()),
         "readers": await _readers(visit, parts),
+        "spans": moved.spans[:LIVE_ROWS_MAX],
+        "moves": [one for one in moved.moves if not one.is_over],
         "chart": visit.axes.chart("Messages in, a second", _named(flows), si, 5),
     }
     return Shown("topic.html", f"Topic {name}", facts, command("topic", "stats", names=[name]))

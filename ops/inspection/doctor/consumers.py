@@ -3,10 +3,17 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from duolog import GroupDescription, GroupQueue, GroupSubscription, TopicDescription
+from duolog import (
+    GroupDescription,
+    GroupQueue,
+    GroupSubscription,
+    QueueMoves,
+    TopicDescription,
+)
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from duolog_server.ops.inspection.doctor.findings import NOTE, WARNING, Finding
+from duolog_server.ops.inspection.doctor.moves import not_crossed, seams_of
 from duolog_server.store.groupproblems import (
     OLD_MS,
     Patience,
@@ -20,6 +27,7 @@ from duolog_server.store.metadata import is_reserved_topic
 
 READ, WRITE = 4, 2  # of a topic's perm
 UNASKED = Patience()
+NOTHING_MOVED = QueueMoves()
 ON_DEMAND = Patience(-1, 10_000)  # somebody asks about this group now
 
 
@@ -27,14 +35,15 @@ def diagnose_groups(
     groups: Sequence[GroupDescription],
     topics: Sequence[TopicDescription],
     patience: Patience = UNASKED,
+    moved: QueueMoves = NOTHING_MOVED,
 ) -> list[Finding]:
     """What is wrong with consumer groups, those with the oldest messages first.
 
-    topics: theirs, dead-letter topics among them.
+    topics: theirs, dead-letter topics among them. moved: queues that moved.
     """
     names = [group.group for group in groups]
     ordered = sorted(groups, key=_oldest_ms, reverse=True)
-    found = [finding for group in ordered for finding in _of_group(group, patience)]
+    found = [finding for group in ordered for finding in _of_group(group, patience, moved)]
     return [*found, *_perms(topics), *_dead_letters(topics, names)]
 
 
@@ -48,13 +57,16 @@ def _oldest_ms(group: GroupDescription) -> int:
     return max((queue.lag_ms for queue in group.queues), default=0)
 
 
-def _of_group(group: GroupDescription, patience: Patience) -> Iterator[Finding]:
+def _of_group(group: GroupDescription, patience: Patience, moved: QueueMoves) -> Iterator[Finding]:
     yield from _lost(group)
     yield from _subscriptions(group)
     yield from _without_queues(group)
     yield from _held(group)
     held = {hold.topic for hold in group.holds}
-    queues = [queue for queue in group.queues if queue.topic not in held]
+    seams = [seam for seam in seams_of(group, moved) if seam.is_long(patience)]
+    yield from not_crossed(group, seams)
+    told = [row for seam in seams for row in (seam.queue, seam.following)]
+    queues = [q for q in group.queues if q.topic not in held and q not in told]
     late = list(filter(patience.is_late, queues))
     stalled = list(filter(patience.is_stalled, queues))
     if late or stalled:

@@ -14,6 +14,7 @@ from duolog_server.ops.inspection.doctor.findings import (
     Finding,
     Seen,
 )
+from duolog_server.ops.inspection.doctor.moves import diagnose_moves
 from duolog_server.ops.inspection.doctor.nodes import down, namesake, of_node, refuses, stranger
 from duolog_server.ops.inspection.doctor.replicagroups import of_replica_group
 from duolog_server.ops.inspection.doctor.replication import leases
@@ -24,7 +25,7 @@ PASSING = frozenset(
     (
         *("no-master", "no-master-known", "two-masters", "puts-refused"),
         *("not-connected", "not-in-sync", "only-copy", "no-lease", "name-servers"),
-        "replication-address",
+        *("replication-address", "move-holds"),
     )
 )
 
@@ -41,7 +42,8 @@ def diagnose(seen: Seen) -> list[Finding]:
         *(namesake(*key, *addresses) for key, addresses in seen.namesakes.items()),
         *_versions(seen.nodes),
         *_clocks(seen.clocks),
-        *diagnose_groups(seen.groups, seen.topics),
+        *diagnose_moves(seen.moved.moves, seen.now_ms),
+        *diagnose_groups(seen.groups, seen.topics, moved=seen.moved),
     ]
     if seen.unread:
         found.append(

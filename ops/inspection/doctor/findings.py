@@ -3,7 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from duolog import GroupDescription, NodeStatus, ReplicaRoute, Route, TopicDescription
+from duolog import (
+    GroupDescription,
+    NodeStatus,
+    QueueMoves,
+    ReplicaRoute,
+    Route,
+    TopicDescription,
+)
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
@@ -53,7 +60,8 @@ class Seen:
     says why. now_ms: wall clock. clocks: of the nodes that say what time it is. refusing: addresses
     of nodes that answer and refuse to say how they are, and why. strangers: addresses of nodes of
     other clusters, which are not among the nodes, and these clusters. namesakes: addresses of two
-    nodes of one replica group and name, by these; one of them is among the nodes.
+    nodes of one replica group and name, by these; one of them is among the nodes. moved: queues
+    that move between replica groups, or have.
     """
 
     route: Route
@@ -68,6 +76,7 @@ class Seen:
     refusing: Mapping[str, str] = field(default_factory=dict)
     strangers: Mapping[str, str] = field(default_factory=dict)
     namesakes: Mapping[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    moved: QueueMoves = field(default_factory=QueueMoves)
 
 
 def replica_of(route: Route, node: NodeStatus) -> ReplicaRoute | None:

@@ -48,6 +48,7 @@ async def test_a_nodes_status_says_what_its_parts_hold(client: duolog.Client) ->
         "timers_waiting": 1,
         "half_messages_waiting": found["half_messages_waiting"],
         "sinks": 0,
+        "outbox_waiting": 0,
     }
 
 

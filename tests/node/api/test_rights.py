@@ -140,6 +140,11 @@ TABLE = {
     ),
     "Admin/ListHalves": Row(lambda t, g: wire.ListHalvesRequest(topic=t), (f"{T} List",)),
     "Admin/DecideHalf": Row(lambda t, g: wire.DecideHalfRequest(group=g, half=7), (f"{G} Pub",)),
+    "Admin/MoveQueue": Row(
+        lambda t, g: wire.MoveQueueRequest(**_queue(t), group="x"), (f"{CLUSTER} Update",)
+    ),
+    "Admin/AbortMove": Row(lambda t, g: wire.AbortMoveRequest(**_queue(t)), (f"{CLUSTER} Update",)),
+    "Admin/ListMoves": Row(lambda t, g: wire.ListMovesRequest(topic=t), (f"{T} List",)),
     "Access/WhoAmI": Row(lambda t, g: wire.WhoAmIRequest(), shows=True),
     "Access/PutUser": Row(lambda t, g: wire.PutUserRequest(user="u", password="p")),
     "Access/DeleteUser": Row(lambda t, g: wire.DeleteUserRequest(user="u")),

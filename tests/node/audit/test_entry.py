@@ -203,7 +203,7 @@ def test_what_changes_something_is_noted_and_what_reads_is_not() -> None:
     reads = {
         *("Admin/ListTopics", "Admin/ListGroups", "Admin/DescribeGroup", "Admin/Track"),
         *("Admin/NodeStatus", "Admin/ClusterStatus", "Admin/Route", "Admin/ListQuotas"),
-        *("Admin/ListDelayed", "Admin/ListHalves"),
+        *("Admin/ListDelayed", "Admin/ListHalves", "Admin/ListMoves"),
         *("Access/WhoAmI", "Access/ListUsers", "Access/GetRights", "Access/TestAccess"),
         "Recovery/Begin",
     }

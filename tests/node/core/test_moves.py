@@ -15,6 +15,8 @@ from duolog import _errors as sdk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from duolog_server.ha.moverevents import Reserve, Revoke
+from duolog_server.ha.movetarget import records_for
 from duolog_server.node.core.metadatalog import MetadataLog
 from duolog_server.node.engine.log import Log
 from duolog_server.node.engine.storetimes import StoreTimes
@@ -118,8 +120,14 @@ def seal(node: Directory, queue_id: int, move: str = "s") -> int:
 
 
 def reserve(node: Directory, move: str) -> int:
-    places = Place("a", 7), Place("a", 7)
-    return int(node.run(node.metadata.reserve_guest("T", *places, move)))
+    """Reserve a guest, as a target does; its queue id."""
+    metadata = node.metadata
+    asked = Reserve(move, Place("a", 7), Place("a", 7))
+    unused = metadata.unused_queue("T")
+    node.run(metadata.change(*records_for(metadata.stored_moves, "T", asked, unused)))
+    found = metadata.tables.moves.reserved_by("T", move)
+    assert found is not None
+    return found[0]
 
 
 # -- one by one --------------------------------------------------------------------------------
@@ -165,14 +173,29 @@ def test_a_guest_gets_an_id_that_no_queue_ever_had(node: Directory) -> None:
     node.note("open", 4, "o", first=1000)
     put(node.store, [b"x"], queue_id=4)
     node.run(node.metadata.delete_topic("T"))
-    with pytest.raises(sdk.UnknownTopic, match="'T' does not exist"):
-        reserve(node, "p")
     node.run(node.metadata.put_topic(node.metadata.new_topic("T", NAMES, 6)))
     assert node.metadata.tables.moves.guests == {}
     guest = reserve(node, "p")
     assert guest == 5, "a lower one may begin behind where its move ends"
     node.note("open", guest, "p", first=10)
     assert put(node.store, [b"x"], queue_id=guest).queue_offset == 10
+
+
+def test_a_guest_that_never_opens_takes_the_last_id(node: Directory) -> None:
+    """It hinders neither guests nor own queues, even where there is no topic yet."""
+    metadata = node.metadata
+    for topic, move, first, last in [
+        ("T", "m", 2, 65535),
+        ("T", "n", 2, 65534),
+        ("U", "m", 0, 65535),
+    ]:
+        assert metadata.unused_queue(topic) == first
+        queue_id = metadata.unused_queue(topic, last=True)
+        assert queue_id == last
+        asked = Revoke(move, Place("a", 7), Place("a", 7))
+        node.run(metadata.change(*records_for(metadata.stored_moves, topic, asked, queue_id)))
+    node.run(metadata.put_topic(metadata.new_topic("U", 4, 6)))
+    assert (metadata.unused_queue("T"), metadata.unused_queue("U")) == (2, 4)
 
 
 def test_a_guest_gets_no_id_at_which_a_group_has_an_offset(node: Directory) -> None:

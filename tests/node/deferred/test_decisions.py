@@ -599,7 +599,7 @@ async def own_service(
 ) -> tuple[TransactionService, halfmessages.HalfMessages]:
     """One that does only what a test calls, and so many half messages."""
     made = broker.transactions._options.model_copy(update=options)
-    service = TransactionService(broker.core, made)
+    service = TransactionService(broker.core, made, broker.outbox)
     end = prepare(broker, count)[-1] + 1
     await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] == end)
     return service, await service._known()

@@ -51,7 +51,7 @@ class World:
         self._write_now = broker.log.write_now
         monkeypatch.setattr(broker.log, "write_now", self._write)
         core = replace(broker.core, times=cast(Any, times))
-        self.delays = DelayService(core, broker.store.delays_ms)
+        self.delays = DelayService(core, broker.store.delays_ms, broker.outbox)
 
     def _write(self, batch: PutBatch) -> PutResult:
         if self.refused and self.refused[0][0] == batch.topic:
@@ -259,7 +259,7 @@ async def test_levels_and_times_have_limits(world: World) -> None:
     assert world.delays.at_level(batch, 99).queue_id == len(world.delays.levels_ms) - 1
     now = WallMs(world.began)
     at_once = world.delays.at_time(batch, now, now)
-    assert (at_once.topic, at_once.waited_in) == ("T", TIMER_TOPIC), "a try before may wait"
+    assert (at_once.topic, at_once.waited_in) == ("T", (TIMER_TOPIC,)), "a try before may wait"
     assert world.delays.at_time(batch, now + 1, now).topic == TIMER_TOPIC
     assert world.delays.at_time(batch, now + DELAY_MS_MAX, now).topic == TIMER_TOPIC
     with pytest.raises(duolog.BadRequest, match="exceeds the limit"):

@@ -175,7 +175,9 @@ def test_no_level_is_shorter_for_a_pause_between_two_readings(
     clock = PausingClock()
     store = cast(Any, SimpleNamespace(log=SimpleNamespace(last_store_time=0)))
     times = StoreTimes(clock, store)
-    delays = DelayService(cast(Any, SimpleNamespace(times=times)), np.array([1000]))
+    delays = DelayService(
+        cast(Any, SimpleNamespace(times=times)), np.array([1000]), cast(Any, None)
+    )
     batch = PutBatch("T", 0, Columns.of([b"x"]), WallMs(0), accepted=True)
     delays.at_level(batch, 1)
     clock.wall -= HOUR  # store times run at half speed from here

@@ -5,7 +5,7 @@ import re
 from typing import Any, cast
 
 import pytest
-from duolog import GroupDescription, GroupQueue, QueueStats, TopicDescription
+from duolog import GroupDescription, GroupQueue, QueueMoves, QueueStats, TopicDescription
 
 from duolog_server.ops.console.pages.groups import group
 from duolog_server.ops.console.pages.lists import LIVE_ROWS_MAX
@@ -31,6 +31,9 @@ class Admin:
 
     async def topics(self, names: list[str], **_: bool) -> list[TopicDescription]:
         return [one for one in self._topics if one.topic in names]
+
+    async def moves(self, topic: str = "") -> QueueMoves:
+        return QueueMoves()
 
 
 class Client:

@@ -16,6 +16,10 @@ from duolog import (
     GroupRoute,
     GroupSubscription,
     NodeStatus,
+    QueueMove,
+    QueueMoves,
+    QueuePlace,
+    QueueSpan,
     QueueStats,
     ReplicaRoute,
     Route,
@@ -24,6 +28,7 @@ from duolog import (
 from duolog._descriptions import ReplicationStatus, SlaveStatus
 
 from duolog_server.ops.inspection import doctor
+from duolog_server.ops.inspection.doctor.consumers import ON_DEMAND, diagnose_groups
 from duolog_server.ops.inspection.doctor.diagnosis import PASSING, diagnose, second_look
 from duolog_server.ops.inspection.doctor.findings import (
     ERROR,
@@ -63,6 +68,25 @@ def node(name: str, **replication: Any) -> NodeStatus:
 def queue(queue_id: int = 0, **more: Any) -> GroupQueue:
     facts: dict[str, Any] = {"committed": 5, "min_offset": 0, "max_offset": 5}
     return GroupQueue("T", "g", queue_id, **facts | more)
+
+
+HERE, THERE = QueuePlace("g", 0), QueuePlace("h", 4)
+MOVE = QueueMove("T", "g-4-1", "DONE", HERE, HERE, "h", THERE, 9, NOW - 61_000, 3.0, "")
+SPANS = (
+    QueueSpan("T", HERE, HERE, 0, 9, None, THERE, 0, 9),
+    QueueSpan("T", HERE, THERE, 9, None, HERE, None, 9, 12),
+)
+
+
+def moving(state: str, **more: Any) -> Seen:
+    """A queue moves, or has."""
+    return replace(HEALTHY, moved=QueueMoves((replace(MOVE, state=state, **more),)))
+
+
+def across(here: GroupQueue, *there: GroupQueue) -> Seen:
+    """A group at a queue that moved."""
+    group = GroupDescription("G", 1, (here, *there))
+    return replace(HEALTHY, groups=(group,), moved=QueueMoves((MOVE,), SPANS))
 
 
 REPLICAS = tuple(ReplicaRoute(name, f"{name}:1", in_sync=True) for name in NAMES)
@@ -172,6 +196,7 @@ LATE = {"lag_ms": OLD_MS + 1, "lag_messages": 3}
 OTHERS_QUEUE = replace(queue(0, member_id="m"), topic="U")
 RETRIED = replace(queue(0, member_id="m"), topic="%RETRY%G")
 LATE_QUEUE = queue(0, member_id="m", **LATE)
+BEHIND = replace(queue(4, committed=None, min_offset=9, max_offset=12, **LATE), replica_group="h")
 SELECTS_A = GroupSubscription("T", "a", False, 1, "n", 1)
 DEAD = TopicDescription("%DLQ%G", "g", 1, stats=(QueueStats(0, 2, 5),))
 PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
@@ -314,8 +339,46 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
     "topic-read-only": (NOTE, "topic T", lambda: with_perm(4)),
     "topic-unreadable": (WARNING, "topic T", lambda: with_perm(2)),
     "no-consumers": (WARNING, "consumer group G", lambda: with_group(0, queue(0, **LATE))),
+    "move-stranded": (ERROR, "queue T g/0", lambda: moving("STRANDED", reason="it was lost")),
+    "move-holds": (ERROR, "queue T g/0", lambda: moving("OPENING", pause_ms=10_001.0)),
+    "move-slow": (WARNING, "queue T g/0", lambda: moving("PREPARING")),
+    "not-crossed": (
+        WARNING,
+        "consumer group G",
+        lambda: across(queue(0, max_offset=9, member_id="m", **LATE), BEHIND),
+    ),
+    "crossing-late": (
+        WARNING, "consumer group G", lambda: across(queue(0, committed=9, max_offset=9), BEHIND),
+    ),
     "dead-letters": (NOTE, "consumer group G", lambda: replace(HEALTHY, topics=(DEAD,))),
 }  # fmt: skip
+
+
+def test_a_move_that_is_over_or_has_just_begun_is_no_cause() -> None:
+    assert diagnose(moving("ENDED", reason="aborted")) == []
+    assert diagnose(moving("WITNESSING", pause_ms=10_001.0)) == []
+    assert diagnose(moving("SEALING", begin_ms=NOW - 59_000, pause_ms=9_000.0)) == []
+
+
+def test_a_group_at_a_seam_is_told_what_it_lacks_and_where() -> None:
+    (found,) = diagnose(across(queue(0, max_offset=9, member_id="m", **LATE), BEHIND))
+    assert found.what == (
+        "T g/0 moved and ends at offset 9; the group has 4 messages left there, the oldest "
+        f"{OLD_MS // 60_000} minutes old. Until it has consumed them, it gets none of the 3 "
+        "messages behind it (h/4)"
+    )
+    assert found.do == "check consumer m, which reads T g/0"
+    crossed = replace(BEHIND, committed=9, lag_ms=1)
+    assert diagnose(across(queue(0, committed=9, max_offset=9), crossed)) == []
+    assert diagnose(across(queue(0, max_offset=9, lag_messages=4, lag_ms=1))) == [], "not for long"
+    asked = across(queue(0, max_offset=9, lag_messages=4, lag_ms=1))
+    (found,) = diagnose_groups(asked.groups, (), ON_DEMAND, asked.moved)
+    assert found.cause == "not-crossed"
+    asked = across(queue(0, committed=9, max_offset=9))
+    (found,) = diagnose_groups(asked.groups, (), ON_DEMAND, asked.moved)
+    assert found.cause == "crossing-late"
+    unread = across(queue(0, committed=None, max_offset=0))
+    assert diagnose_groups(unread.groups, (), ON_DEMAND, unread.moved) == []
 
 
 def test_every_cause_is_planted_and_none_is_found_where_all_is_well() -> None:

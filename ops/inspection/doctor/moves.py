@@ -1,0 +1,161 @@
+"""Queues that move between replica groups: moves that stall, groups that do not cross."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from duolog import GroupDescription, GroupQueue, QueueMove, QueueMoves, QueuePlace, QueueSpan
+
+from duolog_server.ops.inspection.doctor.findings import ERROR, WARNING, Finding
+from duolog_server.store.groupproblems import Patience
+
+HELD_MS = 10_000  # for which messages wait while a queue moves: far more than a move takes
+SLOW_MS = 60_000  # since a move began
+STRANDED = "STRANDED"
+RUNBOOK = "queue-moves"
+Place = tuple[str, QueuePlace]  # topic, and queue of a replica group
+
+
+def diagnose_moves(moves: Iterable[QueueMove], now_ms: int) -> Iterator[Finding]:
+    """Moves that stall, or take far too long. now_ms: wall clock."""
+    for move in moves:
+        if move.is_over:
+            continue
+        where = f"queue {move.topic} {move.source}"
+        told = f"its move to {move.target} (state {move.state})"
+        why = f": {move.reason}" if move.reason else ""
+        if move.state == STRANDED:
+            yield Finding(
+                ERROR,
+                "move-stranded",
+                where,
+                f"{told} cannot continue, and messages that are sent to it wait{why}",
+                f"find the newest copy of the log of {move.target}: it contradicts what it said",
+                RUNBOOK,
+            )
+        elif move.pause_ms > HELD_MS:
+            yield Finding(
+                ERROR,
+                "move-holds",
+                where,
+                f"{told} has held messages that are sent to it for {_age(move.pause_ms)}{why}",
+                f"see that {move.target} has a master that {move.source.group} can reach",
+                RUNBOOK,
+            )
+        elif now_ms - move.begin_ms > SLOW_MS:
+            yield Finding(
+                WARNING,
+                "move-slow",
+                where,
+                f"{told} began {_age(now_ms - move.begin_ms)} ago{why}",
+                f"see that the registry answers and {move.target} has a master, or abort it: "
+                f"duolog topic move {move.topic} {move.source} --abort",
+                RUNBOOK,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Seam:
+    """A group at the end of a span, with messages behind it. following: its queue there, if known.
+
+    waiting: messages behind the seam, in all later spans.
+    """
+
+    span: QueueSpan
+    queue: GroupQueue
+    following: GroupQueue | None
+    waiting: int
+
+    @property
+    def left(self) -> int:
+        """Messages of the span that the group has not consumed."""
+        assert self.span.end is not None
+        at = self.queue.committed if self.queue.committed is not None else self.queue.min_offset
+        return max(0, self.span.end - max(at, self.queue.min_offset))
+
+    def is_long(self, patience: Patience) -> bool:
+        """Whether it lasts longer than a group is given."""
+        if self.following is None and not self.left:
+            return patience.old_ms < 0  # nobody tells for how long
+        rows = (self.queue, self.following)
+        return any(r and (patience.is_late(r) or patience.is_stalled(r)) for r in rows)
+
+
+def seams_of(group: GroupDescription, moved: QueueMoves) -> list[Seam]:
+    """Where a group has not come from a span to the next one, though messages are there."""
+    if not moved.spans:
+        return []
+    rows = {(row.topic, QueuePlace(row.replica_group, row.queue_id)): row for row in group.queues}
+    spans = {(span.topic, span.place): span for span in moved.spans}
+    return [
+        Seam(span, row, there, waiting)
+        for here, span in spans.items()
+        if span.following is not None
+        and (row := rows.get(here)) is not None
+        and _is_at(span, row)
+        and ((there := rows.get((span.topic, span.following))) is None or there.committed is None)
+        and (waiting := _behind(span, spans))
+    ]
+
+
+def _is_at(span: QueueSpan, row: GroupQueue) -> bool:
+    """Whether a group reads a span, or has it before it; of later ones it may still be before."""
+    if row.committed is not None:
+        return True
+    return span.came_from is None and row.min_offset < row.max_offset
+
+
+def _behind(span: QueueSpan, spans: Mapping[Place, QueueSpan]) -> int:
+    """Messages in the spans behind one."""
+    count, next_ = 0, span.following
+    for _ in spans:
+        found = spans.get((span.topic, next_)) if next_ is not None else None
+        if found is None:
+            break
+        count += max(0, found.max_offset - max(found.first, found.min_offset))
+        next_ = found.following
+    return count
+
+
+def not_crossed(group: GroupDescription, seams: Sequence[Seam]) -> Iterator[Finding]:
+    """Findings of seams at which a group waits for long."""
+    for seam in seams:
+        span, queue, place = seam.span, seam.queue, f"{seam.span.topic} {seam.span.place}"
+        behind = f"none of the {seam.waiting} messages behind it ({span.following})"
+        where = f"consumer group {group.group}"
+        if not seam.left:
+            yield Finding(
+                WARNING,
+                "crossing-late",
+                where,
+                f"it has consumed {place} to its end, and {span.following} does not know that: it "
+                f"gets {behind}",
+                f"see that {span.place.group} has a master that reaches that of "
+                f"{span.following.group if span.following else 'the next group'}",
+                RUNBOOK,
+            )
+            continue
+        age = f", the oldest {_age(queue.lag_ms)} old" if queue.lag_ms else ""
+        stalled = (
+            f"; nothing was committed for {_age(queue.stalled_ms)}" if queue.stalled_ms else ""
+        )
+        yield Finding(
+            WARNING,
+            "not-crossed",
+            where,
+            f"{place} moved and ends at offset {span.end}; the group has {seam.left} messages left "
+            f"there{age}{stalled}. Until it has consumed them, it gets {behind}",
+            _what_to_do(group, queue, place),
+            RUNBOOK,
+        )
+
+
+def _what_to_do(group: GroupDescription, queue: GroupQueue, place: str) -> str:
+    if not group.consumers:
+        return "start its consumers; delete the group only if no client uses it"
+    if queue.member_id:
+        return f"check consumer {queue.member_id}, which reads {place}"
+    return f"see that its consumers read {place}: clients must reach that replica group, too"
+
+
+def _age(ms: float) -> str:
+    return f"{ms / 60_000:.0f} minutes" if ms >= 120_000 else f"{ms / 1000:.0f} s"

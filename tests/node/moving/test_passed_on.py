@@ -1,0 +1,351 @@
+"""Queues that moved: what is put to them goes on to the group that they moved to."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import duolog
+import pytest
+from duolog.testing._ports import free_endpoint
+from duolog.wire import duolog_pb2 as wire
+
+from duolog_server.compat.grpc.protocol.stubs import Code
+from duolog_server.compat.remoting.codec.codes import RequestCode
+from duolog_server.ha.moverevents import Reserve
+from duolog_server.ha.movetarget import records_for
+from duolog_server.node.broker import Broker
+from duolog_server.node.moving import passing
+from duolog_server.serve.server import Node
+from duolog_server.store.moves import Place
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.record import parse_message_id
+from tests.compat.grpc.api import Api, message
+from tests.compat.remoting.client import LETTERS, connected
+from tests.compat.remoting.requests import write_batch
+from tests.known import known
+from tests.node.api.test_messages import append, append_request
+from tests.node.replicas import WAIT_SECONDS, broker_of, start_groups
+from tests.nodefixtures import StartNode
+from tests.support import read_all
+from tests.until import until
+
+A, B = "broker-a", "broker-b"
+QUEUES = 2
+
+
+@pytest.fixture
+async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
+    made = await start_groups(start_node, tmp_path, remoting={"listen": "127.0.0.1:0"})
+    async with duolog.Client(f"127.0.0.1:{made[A].port}", timeout=WAIT_SECONDS) as client:
+        await client.admin.create_topic("T", QUEUES)
+    return made
+
+
+async def reserve(source: str, target: Broker, queue_id: int = 0, move: str = "m") -> Place:
+    """A place at a target, for a queue of a source that begins to move there."""
+    came_from, metadata = Place(source, queue_id), target.metadata
+    guest = metadata.unused_queue("T")
+    asked = Reserve(move, came_from, came_from)
+    await metadata.change(*records_for(metadata.stored_moves, "T", asked, guest))
+    return Place(target.group, guest)
+
+
+async def seal(source: Broker, to: Place, queue_id: int = 0, move: str = "m") -> int:
+    return await source.metadata.seal("T", queue_id, to, move)
+
+
+async def begin(target: Broker, at: Place, first: int, move: str = "m") -> None:
+    """Open a reserved place."""
+    op = {"op": "open", "topic": "T", "queue": at.queue_id, "first": first, "move": move}
+    await target.metadata.change(op)
+
+
+async def move(source: Broker, target: Broker, queue_id: int = 0, name: str = "m") -> Place:
+    to = await reserve(source.group, target, queue_id, name)
+    source.passing.hold("T", queue_id)
+    await begin(target, to, await seal(source, to, queue_id, name), name)
+    source.passing.release("T", queue_id, to)
+    return to
+
+
+def bodies(broker: Broker, queue_id: int) -> list[bytes]:
+    return read_all(broker.store, "T", queue_id)
+
+
+async def test_an_sdks_messages_are_found_where_the_queue_continues(
+    nodes: dict[str, Node],
+) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    async with (
+        duolog.Client(f"127.0.0.1:{nodes[A].port}", timeout=WAIT_SECONDS) as client,
+        client.producer() as producer,
+    ):
+        first = await producer.send("T", b"0", queue_id=0, group=A)
+        to = await move(source, target)
+        assert to == Place(B, QUEUES)
+        receipt = await producer.send("T", b"1", queue_id=0, group=A)
+        assert (receipt.group, receipt.queue_id, receipt.queue_offset) == (A, 0, 1)
+        assert receipt.queue_offset == first.queue_offset + 1
+        batch = await producer.send_batch("T", [b"2", b"3"], queue_id=0, group=A)
+        assert [(one.queue_offset, one.count) for one in batch.parts] == [(2, 2)]
+        sent = [producer.send("T", b"%d" % k, queue_id=0, group=A) for k in range(4, 200)]
+        receipts = await asyncio.gather(*sent)
+        assert [one.queue_offset for one in receipts] == list(range(4, 200))
+    assert bodies(source, 0) == [b"0"]
+    assert bodies(target, to.queue_id) == [b"%d" % k for k in range(1, 200)]
+    assert target.log.counters.messages_in >= 199
+    assert source.validate() == target.validate() == ""
+
+
+async def test_messages_of_rocketmqs_clients_go_on_as_well(nodes: dict[str, Node]) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    to = await move(source, target)
+    async with connected(nodes[A]) as client:
+        one = await client.send("T", b"0", "UNIQ_KEY\x01k0")
+        assert (one.code, one.fields["queueId"], one.fields["queueOffset"]) == (0, "0", "0")
+        record = known(target.store.record_at("T", to.queue_id, QueueOffset(0)))
+        host, offset = parse_message_id(one.fields["msgId"])
+        assert (host.port, offset) == (known(nodes[B].remoting).port, record.physical_offset)
+        together = await asyncio.gather(
+            *(client.begin_send("T", b"%d" % k, f"UNIQ_KEY\x01k{k}", k % 2) for k in range(1, 41))
+        )
+        assert [(a.code, int(a.fields["queueId"])) for a in together] == [
+            (0, k % 2) for k in range(1, 41)
+        ]
+    moved = [b"%d" % k for k in range(0, 41, 2)]
+    assert bodies(target, to.queue_id) == moved
+    assert bodies(source, 0) == []
+    assert bodies(source, 1) == [b"%d" % k for k in range(1, 41, 2)]
+
+
+async def test_a_batch_of_rocketmqs_has_an_id_for_each_message(nodes: dict[str, Node]) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    to = await move(source, target)
+    fields = {
+        "producerGroup": "p", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": 4,
+        "queueId": 0, "sysFlag": 0, "bornTimestamp": 9, "flag": 0, "properties": "",
+        "reconsumeTimes": 0, "batch": "true",
+    }  # fmt: skip
+    short = {LETTERS[name]: value for name, value in fields.items()}
+    body = write_batch([(k, b"%d" % k, b"UNIQ_KEY\x01k%d" % k) for k in range(3)])
+    async with connected(nodes[A]) as client:
+        answer = await client.ask(RequestCode.SEND_BATCH_MESSAGE, short, body)
+    assert (answer.code, answer.fields["queueOffset"]) == (0, "0")
+    records = [known(target.store.record_at("T", to.queue_id, QueueOffset(k))) for k in range(3)]
+    assert [(record.body, record.flag) for record in records] == [(b"%d" % k, k) for k in range(3)]
+    ids = [parse_message_id(one)[1] for one in answer.fields["msgId"].split(",")]
+    assert ids == [record.physical_offset for record in records]
+
+
+async def test_a_message_of_rocketmqs_api_is_stored_once(nodes: dict[str, Node]) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    places = [await move(source, target, queue_id, f"m{queue_id}") for queue_id in range(QUEUES)]
+    api = Api(nodes[A])
+    sent = [message(b"%d" % k, message_group="g") for k in range(5)]
+    for _ in range(2):
+        for k, one in enumerate(sent):
+            reply = await api.send(one)
+            assert (reply.status.code, reply.entries[0].offset) == (Code.OK, k)
+    await api.close()
+    found = [bodies(target, to.queue_id) for to in places]
+    assert sorted(found) == [[], [b"%d" % k for k in range(5)]]
+    assert bodies(source, 0) == bodies(source, 1) == []
+
+
+async def restarted(start_node: StartNode, root: Path, old: Node) -> Node:
+    """The only node of a group, at the same addresses, once it leads again."""
+    await old.stop()
+    config = old.config
+    made = await start_node(
+        root / config.node.group,
+        f"127.0.0.1:{old.port}",
+        ha={"listen": free_endpoint(), "in_sync_replicas": 1},
+        name=config.node.name,
+        registry=old._given_registry,
+        group=config.node.group,
+        broker_role="AUTO",
+    )
+    await until(lambda: not broker_of(made).admission.refuses())
+    await until(lambda: not broker_of(made).replication.may_be_behind())
+    return made
+
+
+async def test_a_restart_of_the_target_loses_doubles_and_reorders_nothing(
+    nodes: dict[str, Node], start_node: StartNode, tmp_path: Path
+) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    to = await move(source, target)
+    places = [("T", key) for key in ("k", "l", "m")]
+    async with (
+        duolog.Client(f"127.0.0.1:{nodes[A].port}", timeout=WAIT_SECONDS) as client,
+        client.producer() as producer,
+    ):
+
+        async def send_all(key: str) -> None:
+            for k in range(60):
+                body = f"{key}{k}".encode()
+                await producer.send("T", body, queue_id=0, group=A, key=key, timeout=WAIT_SECONDS)
+
+        sending = [asyncio.ensure_future(send_all(key)) for _, key in places]
+        await until(lambda: len(bodies(target, to.queue_id)) > 10)
+        target = broker_of(await restarted(start_node, tmp_path, nodes[B]))
+        await asyncio.gather(*sending)
+    found = bodies(target, to.queue_id)
+    for _, key in places:
+        mine = [body for body in found if body.startswith(key.encode())]
+        assert mine == [f"{key}{k}".encode() for k in range(60)]
+    assert len(found) == 180
+
+
+async def test_a_message_that_is_sent_again_to_the_next_master_of_the_source_is_stored_once(
+    nodes: dict[str, Node], start_node: StartNode, tmp_path: Path
+) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    places = [await move(source, target, queue_id, f"m{queue_id}") for queue_id in range(QUEUES)]
+    api, one = Api(nodes[A]), message(b"x", message_group="g")
+    first = await api.send(one)
+    await api.close()
+    nodes[A] = await restarted(start_node, tmp_path, nodes[A])
+    source, api = broker_of(nodes[A]), Api(nodes[A])
+    sending = asyncio.ensure_future(api.send(one))
+    await until(lambda: source.passing.queues)
+    for queue_id, to in enumerate(places):
+        source.passing.release("T", queue_id, to)
+    again = await sending
+    assert (again.status.code, again.entries[0].offset) == (Code.OK, first.entries[0].offset)
+    await api.close()
+    assert sorted(bodies(target, to.queue_id) for to in places) == [[], [b"x"]]
+
+
+@pytest.fixture
+async def client(nodes: dict[str, Node]) -> AsyncIterator[duolog.Client]:
+    async with duolog.Client(f"127.0.0.1:{nodes[A].port}", timeout=WAIT_SECONDS) as made:
+        yield made
+
+
+def request(*messages: bytes, sequence: int, **how: Any) -> wire.AppendRequest:
+    return append_request(list(messages), producer_id=b"0123456789", sequence=sequence, **how)
+
+
+async def test_a_reply_names_no_position_of_another_log(
+    nodes: dict[str, Node], client: duolog.Client
+) -> None:
+    """A client would take it for what is confirmed in this one."""
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    stored = await append(client, request(b"0", sequence=0))
+    assert stored.count == 1
+    to = await move(source, target)
+    partly = await append(client, request(b"0", b"1", sequence=0, again=True))
+    assert (partly.status, partly.count, partly.epoch_nonce) == (wire.PUT_OK, 0, 0)
+    assert [(run.count, run.queue_offset) for run in partly.duplicates] == [(1, 0)]
+    assert partly.queue_offset == 1
+    host = target.store.store_host
+    assert partly.store_host == f"{host.address}:{host.port}"
+    again = await append(client, request(b"0", b"1", sequence=0, again=True))
+    assert [(run.count, run.queue_id, run.queue_offset) for run in again.duplicates] == [
+        (1, 0, 0),
+        (1, 0, 1),
+    ]
+    assert bodies(target, to.queue_id) == [b"1"]
+
+
+async def test_an_expected_offset_is_that_of_the_queue(
+    nodes: dict[str, Node], client: duolog.Client
+) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    async with client.producer() as producer:
+        await producer.send("T", b"0", queue_id=0, group=A)
+        to = await move(source, target)
+        with pytest.raises(duolog.OffsetMismatch) as mismatch:
+            await producer.send_batch("T", [b"x"], queue_id=0, group=A, expect_offset=0)
+        assert mismatch.value.next_offset == 1
+        batch = await producer.send_batch("T", [b"1"], queue_id=0, group=A, expect_offset=1)
+        assert batch.parts[0].queue_offset == 1
+    assert bodies(target, to.queue_id) == [b"1"]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+async def test_what_came_before_the_end_of_a_move_is_stored_in_its_order(
+    nodes: dict[str, Node],
+    client: duolog.Client,
+    stays: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(passing, "PUT_SECONDS", WAIT_SECONDS)
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    to = await reserve(A, target)
+    async with connected(nodes[A]) as remoting:
+        await append(client, request(b"0", sequence=0))
+        source.passing.hold("T", 0)
+        sends: list[asyncio.Future[Any]] = []
+        for k in range(1, 7):
+            if k % 2:
+                sends.append(remoting.begin_send("T", b"%d" % k))
+            else:
+                sends.append(
+                    asyncio.ensure_future(append(client, request(b"%d" % k, sequence=k, id=k)))
+                )
+            await until(lambda k=k: source.passing.status()["passing_on"] == k)  # type: ignore[misc]
+        before = source.log.counters.messages_in
+        if stays:
+            source.passing.release("T", 0, None)
+        else:
+            await begin(target, to, await seal(source, to))
+            source.passing.release("T", 0, to)
+        await asyncio.gather(*sends)
+    if stays:
+        await until(lambda: bodies(source, 0) == [b"%d" % k for k in range(7)])
+        assert source.log.counters.messages_in == before + 6
+    else:
+        assert bodies(source, 0) == [b"0"]
+        await until(lambda: bodies(target, to.queue_id) == [b"%d" % k for k in range(1, 7)])
+        assert source.log.counters.messages_in == before
+
+
+async def test_a_queue_that_comes_back_is_reached_through_all_its_places(
+    nodes: dict[str, Node], client: duolog.Client
+) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    async with client.producer() as producer:
+        await producer.send("T", b"0", queue_id=0, group=A)
+        to = await move(source, target)
+        await producer.send("T", b"1", queue_id=0, group=A)
+        back = await move(target, source, to.queue_id, "n")
+        receipts = [
+            await producer.send("T", b"%d" % k, queue_id=0, group=A, key="k") for k in range(2, 9)
+        ]
+    assert [receipt.queue_offset for receipt in receipts] == list(range(2, 9))
+    assert bodies(source, back.queue_id) == [b"%d" % k for k in range(2, 9)]
+    assert (bodies(source, 0), bodies(target, to.queue_id)) == ([b"0"], [b"1"])
+
+
+async def test_appends_over_grpc_are_passed_on_as_well(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    nodes = await start_groups(start_node, tmp_path, frames_listen="")
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    async with (
+        duolog.Client(f"127.0.0.1:{nodes[A].port}", timeout=WAIT_SECONDS) as client,
+        client.producer() as producer,
+    ):
+        await client.admin.create_topic("T", QUEUES)
+        to = await move(source, target)
+        sent = [producer.send("T", b"%d" % k, queue_id=0, group=A) for k in range(50)]
+        receipts = await asyncio.gather(*sent)
+        assert [one.queue_offset for one in receipts] == list(range(50))
+    assert bodies(target, to.queue_id) == [b"%d" % k for k in range(50)]
+
+
+async def test_a_oneway_message_is_passed_on(nodes: dict[str, Node]) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    to = await move(source, target)
+    async with connected(nodes[A]) as remoting:
+        fields = {
+            "producerGroup": "p", "topic": "T", "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": 4, "queueId": 0, "sysFlag": 0, "bornTimestamp": 9,
+            "flag": 0, "properties": "", "reconsumeTimes": 0,
+        }  # fmt: skip
+        short = {LETTERS[name]: value for name, value in fields.items()}
+        remoting.oneway(RequestCode.SEND_MESSAGE_V2, short, b"x")
+        await until(lambda: bodies(target, to.queue_id) == [b"x"])
