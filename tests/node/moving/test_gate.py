@@ -126,6 +126,30 @@ async def test_a_queue_goes_through_several_places_and_back(
     assert seams.at == Place(A, 2)
 
 
+async def test_groups_read_a_queue_in_order_while_it_moves_under_its_producer(
+    nodes: dict[str, Node], seams: Seams
+) -> None:
+    """One that keeps up, and one that comes later; by the command, and back again."""
+
+    async def send(producer: duolog.Producer, first: int, end: int) -> None:
+        for body in numbered(first, end):
+            await producer.send(TOPIC, body, queue_id=0, group=A)
+
+    async with client_of(nodes[A]) as client, client.producer() as producer:
+        async with client.consumer("ahead", TOPIC, commit_interval=0.05) as ahead:
+            sending = asyncio.ensure_future(send(producer, 0, 60))
+            found = await read(ahead, 10)
+            there = await seams.broker(A).moves.begin(TOPIC, 0, B)
+            assert there.to is not None, there.reason
+            back = await seams.broker(B).moves.begin(TOPIC, there.to.queue_id, A)
+            assert back.to is not None, back.reason
+            found += await read(ahead, 50)
+            await sending
+            assert found == numbered(0, 60)
+        async with client.consumer("behind", TOPIC, commit_interval=0.05) as behind:
+            assert await read(behind, 60) == numbered(0, 60)
+
+
 async def test_a_broadcasting_consumer_reads_all_places_in_order(
     nodes: dict[str, Node], seams: Seams, tmp_path: Path
 ) -> None:
