@@ -292,7 +292,8 @@ class Mover:
 def move_id(group: str, epoch: int, number: int) -> str:
     """The id of a move: its source, the epoch of the master that begins it, a number of its own.
 
-    A target knows moves of many sources by their ids.
+    A target knows moves of many sources by their ids, and remembers those of a source that was
+    restored: so numbers are not used again, even where epochs are.
     """
     return f"{group}-{epoch}-{number}"
 

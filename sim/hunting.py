@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from sim import moverun
 from sim.cluster import run
 from sim.mutants import MUTANTS, Mutant
 
@@ -31,7 +32,8 @@ def hunt(mutant: Mutant, noted: int | None = None) -> Catch:
     with mutant.planted():
         for seed in _order(noted):
             planned = mutant.weather(seed) if mutant.weather is not None else None
-            outcome = run(seed, planned, elected=mutant.elected)
+            make = moverun.run if mutant.moves else run
+            outcome = make(seed, planned, elected=mutant.elected)
             if outcome.failed_in.startswith(MUTANTS_IN):
                 return Catch(mutant.name, -1, outcome.violation)  # the planted code failed itself
             if outcome.violation:

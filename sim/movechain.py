@@ -18,6 +18,8 @@ from sim.node import Node
 from sim.witness import Violation
 
 SPANS_MAX = 1000
+Where = tuple[Place, Place, int]  # name, place and offset of a message
+Lying = Mapping[bytes, Sequence[Where]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def final(masters: Mapping[str, Node], history: MoveHistory) -> dict[str, int]:
     wrong = others_take_puts(masters, chains)
     if wrong:
         raise Violation(wrong)
-    places: dict[bytes, list[tuple[Place, Place, int]]] = {}  # name, place and offset of each body
+    places: dict[bytes, list[Where]] = {}
     for name, spans in chains.items():
         for span in spans:
             for offset, body in _stored(masters[span.place.group], span):
@@ -122,8 +124,8 @@ def final(masters: Mapping[str, Node], history: MoveHistory) -> dict[str, int]:
                 given = history.given.get(span.place, {}).get(offset)
                 if given != body:
                     raise Violation(f"M8: {span} {offset} is {body!r}; the group got {given!r}")
-    _once(history, places)
-    _in_order(history.sent, places)
+    check_once(history, places)
+    check_order(history.sent, places)
     return {"spans": sum(len(spans) for spans in chains.values())}
 
 
@@ -138,7 +140,8 @@ def _stored(node: Node, span: Span) -> list[tuple[int, bytes]]:
     return found
 
 
-def _once(history: MoveHistory, places: dict[bytes, list[tuple[Place, Place, int]]]) -> None:
+def check_once(history: MoveHistory, places: Lying) -> None:
+    """M5, M9: what was answered is there, once, where its receipt says; what was refused is not."""
     unknown = dict(places)
     for one in history.sent:
         at = unknown.pop(one.body, [])
@@ -154,7 +157,8 @@ def _once(history: MoveHistory, places: dict[bytes, list[tuple[Place, Place, int
         raise Violation(f"M5: nobody sent {sorted(unknown)[:3]}")
 
 
-def _in_order(sent: Sequence[Sent], places: dict[bytes, list[tuple[Place, Place, int]]]) -> None:
+def check_order(sent: Sequence[Sent], places: Lying) -> None:
+    """M6: what a producer sent under a key lies in one name, in the order of its answers."""
     last: dict[str, tuple[Place, int, Sent]] = {}
     for one in sorted((one for one in sent if one.key), key=lambda one: one.turn):
         if one.outcome != "ok":

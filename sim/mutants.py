@@ -7,6 +7,7 @@ from sim.mutants_decay import DECAY
 from sim.mutants_election import ELECTION
 from sim.mutants_light import LIGHT
 from sim.mutants_lite import LITE
+from sim.mutants_moving import MOVING
 from sim.mutants_observer import OBSERVER
 from sim.mutants_remade import REMADE
 from sim.mutants_replication import REPLICATION
@@ -31,6 +32,7 @@ MUTANTS = [
     *ACCESS,
     *REMADE,
     *SECOND_DAY,
+    *MOVING,
 ]
 
 __all__ = ["MUTANTS", "Mutant"]

@@ -20,6 +20,7 @@ class Mutant:
     patches: Callable[[], list[Patch]]
     elected: bool | None = None  # in elected groups only, or in all
     weather: Callable[[int], list[Fault]] | None = None  # the faults that a seed must have
+    moves: bool = False  # in runs with two replica groups, between which queues move
 
     @contextlib.contextmanager
     def planted(self) -> Iterator[None]:

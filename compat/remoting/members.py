@@ -277,6 +277,14 @@ class Members:
         found = member.data.subscriptions if member is not None else ()
         return next((one for one in found if one.topic == topic), None)
 
+    def broadcasts(self, peer: Peer, topic: str) -> bool:
+        """Whether a client reads all queues of a topic, as a member of any group."""
+        found = (members[peer].data for members in self._groups.values() if peer in members)
+        return any(
+            data.broadcasting and any(one.topic == topic for one in data.subscriptions)
+            for data in found
+        )
+
     @contextmanager
     def held(self, peer: Peer, group: str, topic: str, end: Callable[[], None]) -> Iterator[None]:
         """A pull that waits. end: called once the client's subscription is another, or none."""

@@ -56,6 +56,7 @@ class _Stream:
     blocked: queues of which a batch was not stored.
     """
 
+    source: str
     epoch: int
     end: PhyOffset
     is_over: bool = False
@@ -131,7 +132,7 @@ class Arrivals:
             if older.epoch > first.epoch:
                 raise sdk.Unavailable(f"a later master of group {first.source} passes on")
             older.is_over = True
-        stream = _Stream(first.epoch, self._core.store.max_offset)
+        stream = _Stream(first.source, first.epoch, self._core.store.max_offset)
         self._streams[first.source] = stream
         return stream
 
@@ -168,7 +169,7 @@ class Arrivals:
     async def _put(
         self, stream: _Stream, delivery: wire.Delivery
     ) -> tuple[PutResult, Outcome | None]:
-        refused = self._refused(delivery)
+        refused = self._refused(stream, delivery)
         if refused is not None:
             return refused, None
         batch, doubtful = batch_of(delivery), delivery.again or delivery.repeat
@@ -190,8 +191,11 @@ class Arrivals:
             return self._rest(stream, delivery, batch, found)
         return self._store_new(stream, batch, delivery)
 
-    def _refused(self, delivery: wire.Delivery) -> PutResult | None:
-        """Why nothing is stored at that place now."""
+    def _refused(self, stream: _Stream, delivery: wire.Delivery) -> PutResult | None:
+        """Why nothing is stored at that place now.
+
+        A queue id may have been given to another move, if this group or the topic began anew.
+        """
         core = self._core
         where = f"{delivery.topic[:200]}/{delivery.queue_id}"
         refused = core.admission.refused_put()
@@ -200,6 +204,10 @@ class Arrivals:
         guest = core.metadata.tables.moves.guest_of(delivery.topic, delivery.queue_id)
         if guest is None or guest.first is None:
             return PutResult(UNAVAILABLE, f"queue {where} continues none that moved here")
+        if guest.came_from != (stream.source, delivery.from_queue):
+            came_from = f"{guest.came_from.group}/{guest.came_from.queue_id}"
+            asked = f"{stream.source[:200]}/{delivery.from_queue}"
+            return PutResult(UNAVAILABLE, f"queue {where} continues {came_from}, not {asked}")
         return None
 
     def _store_new(

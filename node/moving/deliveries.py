@@ -79,11 +79,12 @@ class PassedOn(PutResult):
 
 
 def delivery_of(batch: PutBatch, to: Place) -> wire.Delivery:
-    """A batch on its way to a place."""
+    """A batch of a sealed queue, on its way to the place that follows."""
     columns = batch.columns
     delivery = wire.Delivery(
         topic=batch.topic,
         queue_id=to.queue_id,
+        from_queue=batch.queue_id,
         bodies=columns.bodies.tobytes(),
         body_offsets=_wire_offsets(columns.body_offsets),
         properties=columns.properties.tobytes(),

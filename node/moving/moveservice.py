@@ -130,10 +130,11 @@ class MoveService:
         self._moves.clear()
         self._moved.clear()
         self._slots, self._settled = asyncio.Semaphore(MOVES_AT_ONCE), asyncio.Event()
-        self._number = 0
         master = self._replication.master
         if master is None or not self._rows.there:
             return
+        # A group that was restored from a backup leads in epochs that it led in before.
+        self._number = int(self._core.times.store_ms())
         for topic, seals in self._metadata.stored_moves.seals.items():
             for queue_id in seals:
                 self._passing.hold(topic, queue_id)

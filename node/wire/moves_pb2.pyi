@@ -111,7 +111,7 @@ class Nothing(_message.Message):
     def __init__(self) -> None: ...
 
 class Delivery(_message.Message):
-    __slots__ = ("id", "topic", "queue_id", "bodies", "body_offsets", "properties", "property_offsets", "born_time", "born_host", "flag", "sysflag", "reconsume_times", "prepared_offset", "producer", "sequence", "fields", "expect_offset", "again", "repeat", "no_wait", "placed", "resume", "source", "epoch")
+    __slots__ = ("id", "topic", "queue_id", "bodies", "body_offsets", "properties", "property_offsets", "born_time", "born_host", "flag", "sysflag", "reconsume_times", "prepared_offset", "producer", "sequence", "fields", "expect_offset", "again", "repeat", "no_wait", "placed", "resume", "source", "epoch", "from_queue")
     ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +136,7 @@ class Delivery(_message.Message):
     RESUME_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FROM_QUEUE_FIELD_NUMBER: _ClassVar[int]
     id: int
     topic: str
     queue_id: int
@@ -160,7 +161,8 @@ class Delivery(_message.Message):
     resume: bool
     source: str
     epoch: int
-    def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., born_time: _Optional[int] = ..., born_host: _Optional[str] = ..., flag: _Optional[int] = ..., sysflag: _Optional[int] = ..., reconsume_times: _Optional[int] = ..., prepared_offset: _Optional[int] = ..., producer: _Optional[bytes] = ..., sequence: _Optional[int] = ..., fields: _Optional[bytes] = ..., expect_offset: _Optional[int] = ..., again: _Optional[bool] = ..., repeat: _Optional[bool] = ..., no_wait: _Optional[bool] = ..., placed: _Optional[bool] = ..., resume: _Optional[bool] = ..., source: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    from_queue: int
+    def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., born_time: _Optional[int] = ..., born_host: _Optional[str] = ..., flag: _Optional[int] = ..., sysflag: _Optional[int] = ..., reconsume_times: _Optional[int] = ..., prepared_offset: _Optional[int] = ..., producer: _Optional[bytes] = ..., sequence: _Optional[int] = ..., fields: _Optional[bytes] = ..., expect_offset: _Optional[int] = ..., again: _Optional[bool] = ..., repeat: _Optional[bool] = ..., no_wait: _Optional[bool] = ..., placed: _Optional[bool] = ..., resume: _Optional[bool] = ..., source: _Optional[str] = ..., epoch: _Optional[int] = ..., from_queue: _Optional[int] = ...) -> None: ...
 
 class Delivered(_message.Message):
     __slots__ = ("id", "status", "reason", "queue_offset", "physical_offset", "store_time", "count", "known", "store_host", "remoting_host", "places")

@@ -224,11 +224,18 @@ class Offsets:
         if self._core.metadata.tables.may_read(group, *key):
             self._commits.note(group, key, offset)
 
-    async def end(self, request: Command) -> Command:
-        """GET_MAX_OFFSET, GET_MIN_OFFSET."""
+    async def end(self, peer: Peer, request: Command) -> Command:
+        """GET_MAX_OFFSET, GET_MIN_OFFSET.
+
+        A consumer that broadcasts asks for the end of a queue that is new to it, to begin there: in
+        one that moved here it would miss what came before it learnt of it.
+        """
+        header = read_header(QueueRequest, request.fields)
         last = request.code == RequestCode.GET_MAX_OFFSET
-        at = Start.LATEST if last else Start.EARLIEST
-        return await self._at(request, read_header(QueueRequest, request.fields), at)
+        moves = self._core.metadata.tables.moves
+        if last and moves.first_of(header.topic, header.queue_id) is not None:
+            last = not self._members.broadcasts(peer, header.topic)
+        return await self._at(request, header, Start.LATEST if last else Start.EARLIEST)
 
     async def search(self, request: Command) -> Command:
         """SEARCH_OFFSET_BY_TIMESTAMP."""

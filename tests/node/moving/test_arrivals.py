@@ -189,20 +189,31 @@ async def test_a_request_that_is_repeated_is_stored_once_and_a_message_sent_agai
     assert bodies(broker) == [b"a", b"b"] * 2
 
 
+async def test_a_place_stores_nothing_of_another_queue_than_it_continues(broker: Broker) -> None:
+    """Its id was given to another move, as this group was restored, or its topic made again."""
+    stream = Stream(broker)
+    stream.send(batch(b"a"), from_queue=4)
+    (answer,) = await stream.answered()
+    why = f"queue T/{GUEST} continues a/3, not a/4"
+    assert (answer.status, answer.reason) == ("SERVICE_NOT_AVAILABLE", why)
+    assert not bodies(broker)
+    await stream.end()
+
+
 async def test_a_queue_is_blocked_behind_what_was_not_stored(broker: Broker) -> None:
     other = await reserve(broker, "n", 4)
     stream = Stream(broker)
-    stream.send(batch(b"a"), Place("broker-a", other))
+    stream.send(batch(b"a"), Place("broker-a", other), from_queue=4)
     stream.send(batch(b"x"))
     found = [(one.status, one.reason) for one in await stream.answered(2)]
     why = f"queue T/{other} continues none that moved here"
     assert found == [("SERVICE_NOT_AVAILABLE", why), ("PUT_OK", "")]
     await begin(broker, "n", other)
-    stream.send(batch(b"b"), Place("broker-a", other))
+    stream.send(batch(b"b"), Place("broker-a", other), from_queue=4)
     (found_b,) = await stream.answered()
     assert found_b.reason == "one before it in its queue was not stored"
-    stream.send(batch(b"a"), Place("broker-a", other), resume=True)
-    stream.send(batch(b"b"), Place("broker-a", other))
+    stream.send(batch(b"a"), Place("broker-a", other), from_queue=4, resume=True)
+    stream.send(batch(b"b"), Place("broker-a", other), from_queue=4)
     assert [one.queue_offset for one in await stream.answered(2)] == [FIRST, FIRST + 1]
 
 

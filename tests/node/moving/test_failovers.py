@@ -8,6 +8,7 @@ import pytest
 from duolog import _errors as sdk
 from duolog.testing._ports import free_endpoint
 
+from duolog_server.ha.master import Master
 from duolog_server.ha.registry import RegistryUnavailable, Transaction
 from duolog_server.node.broker import Broker
 from duolog_server.node.election.memoryregistry import MemoryRegistry
@@ -176,6 +177,41 @@ async def begin(broker: Broker) -> Any:
         return await broker.moves.begin("T", 1, B)
     except sdk.DuologError as error:
         return error
+
+
+async def test_a_seal_that_no_other_node_has_is_forgotten_with_its_master(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has begun at the target: the move is revoked, and puts are stored here."""
+    source, master = cluster.master(A), cluster.master(A).replication.master
+    chunk = Master._chunk
+
+    def none_of_this(machine: Master, *args: Any) -> Any:
+        sealing = source.metadata.stored_moves.seals
+        return None if machine is master and sealing else chunk(machine, *args)
+
+    assert await put(source, 1, b"0")
+    monkeypatch.setattr(Master, "_chunk", none_of_this)
+    task = asyncio.create_task(begin(source))
+    await until(lambda: source.metadata.stored_moves.seal_of("T", 1) is not None)
+    await until(lambda: [one.state for one in source.moves.progress()] == ["SEALING"])
+    assert source.metadata.tables.moves.seal_of("T", 1) is None
+    assert source.moves._passing.is_held("T", 1)
+    await cluster.end_master(A)
+    task.cancel()
+    source = cluster.master(A)
+    assert await put(source, 1, b"1")
+
+    async def revoked() -> bool:
+        row = (await source.moves._rows.read_all())["T", Place(A, 1)].row
+        return row is not None and not row.move
+
+    await until(revoked)
+    assert [
+        one.revoked for one in cluster.master(B).metadata.tables.moves.guests["T"].values()
+    ] == [True]
+    again = await begin(source)
+    assert (again.state, again.end) == ("DONE", 2)
 
 
 @pytest.mark.parametrize("ends", [A, B, A + B])

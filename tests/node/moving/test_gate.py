@@ -339,6 +339,12 @@ async def test_a_broadcasting_client_of_rocketmq_has_no_gate(
         await beats(remoting, "BROADCASTING")
         found = await remoting.pull("g", TOPIC, 3, queueId=1)
         assert [one.body for one in records(found.body)] == numbered(3, 5)
+        place = {"topic": TOPIC, "queueId": 1}
+        end = await remoting.ask(RequestCode.GET_MAX_OFFSET, place)
+        assert end.fields["offset"] == "3", "it would begin there, and miss two messages"
+        async with connected(nodes[B]) as tool:
+            end = await tool.ask(RequestCode.GET_MAX_OFFSET, place)
+            assert end.fields["offset"] == "5"
 
 
 async def test_locks_and_assignments_have_guests(nodes: dict[str, Node], seams: Seams) -> None:

@@ -9,7 +9,7 @@ import pytest
 from duolog import _errors as sdk
 from duolog.testing._ports import free_endpoint
 
-from duolog_server.ha.mover import State
+from duolog_server.ha.mover import State, move_id
 from duolog_server.ha.moverevents import Commit, Open, Refused, Request, Reserve, Revoke, Row
 from duolog_server.ha.movetarget import records_for, reply_to
 from duolog_server.ha.queuerows import row_key, row_to_bytes
@@ -23,7 +23,7 @@ from duolog_server.serve.server import Node
 from duolog_server.store.columns import Columns
 from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.metadata import altered, follow_moves
-from duolog_server.store.moves import Moves, Place
+from duolog_server.store.moves import Guest, Moves, Place
 from duolog_server.store.status import PutMessageStatus
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
@@ -245,6 +245,18 @@ async def test_what_has_sealed_is_not_aborted(source: Source) -> None:
         await source.broker.moves.abort("T", 0)
     source.target.deaf.clear()
     assert (await task).state == "DONE"
+
+
+async def test_a_group_that_was_restored_gives_no_move_an_id_that_it_gave_before(
+    source: Source,
+) -> None:
+    """Its epochs begin again where the backup ends; the target remembers what came after."""
+    master = source.broker.replication.master
+    assert master is not None
+    gone = Guest(Place(A, 1), Place(A, 1), move_id(A, master.epoch, 1), 5)
+    source.target.moves.guests["T"] = {4: gone}
+    done = await source.begin()
+    assert (done.state, done.to) == ("DONE", Place(B, 5))
 
 
 async def test_four_moves_run_at_once_and_others_wait_for_their_turn(source: Source) -> None:

@@ -318,3 +318,34 @@ async def test_a_queue_that_comes_back_is_reached_through_all_its_places(
     assert [receipt.queue_offset for receipt in receipts] == list(range(2, 9))
     assert bodies(source, back.queue_id) == [b"%d" % k for k in range(2, 9)]
     assert (bodies(source, 0), bodies(target, to.queue_id)) == ([b"0"], [b"1"])
+
+
+async def test_appends_over_grpc_are_passed_on_as_well(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    nodes = await start_groups(start_node, tmp_path, frames_listen="")
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    async with (
+        duolog.Client(f"127.0.0.1:{nodes[A].port}", timeout=WAIT_SECONDS) as client,
+        client.producer() as producer,
+    ):
+        await client.admin.create_topic("T", QUEUES)
+        to = await move(source, target)
+        sent = [producer.send("T", b"%d" % k, queue_id=0, group=A) for k in range(50)]
+        receipts = await asyncio.gather(*sent)
+        assert [one.queue_offset for one in receipts] == list(range(50))
+    assert bodies(target, to.queue_id) == [b"%d" % k for k in range(50)]
+
+
+async def test_a_oneway_message_is_passed_on(nodes: dict[str, Node]) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    to = await move(source, target)
+    async with connected(nodes[A]) as remoting:
+        fields = {
+            "producerGroup": "p", "topic": "T", "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": 4, "queueId": 0, "sysFlag": 0, "bornTimestamp": 9,
+            "flag": 0, "properties": "", "reconsumeTimes": 0,
+        }  # fmt: skip
+        short = {LETTERS[name]: value for name, value in fields.items()}
+        remoting.oneway(RequestCode.SEND_MESSAGE_V2, short, b"x")
+        await until(lambda: bodies(target, to.queue_id) == [b"x"])
