@@ -6,6 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import duolog
 import pytest
@@ -51,11 +52,19 @@ def run(nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command of `duolog topic` at a node of the group that does not hold the queue."""
 
     async def ran(*words: str, noun: str = "topic") -> Result:
+        if words[0] == "move" and "--wait" not in words:
+            words = (*words, "--wait", "60")
         given = [noun, *words, "-e", f"127.0.0.1:{nodes[B].port}"]
         monkeypatch.setattr(sys, "argv", ["duolog", *given])
         return await asyncio.to_thread(CliRunner().invoke, main.app, given)
 
     return ran
+
+
+def told(done: Result) -> Any:
+    """What a command printed as JSON; the nodes, in this process, may have logged beside it."""
+    (line,) = [one for one in done.stdout.splitlines() if one.startswith(("{", "["))]
+    return json.loads(line)
 
 
 async def test_a_queue_moves_and_the_topic_shows_where_its_stretches_are(
@@ -68,10 +77,11 @@ async def test_a_queue_moves_and_the_topic_shows_where_its_stretches_are(
     moved = await run("move", "T", f"{A}/0", "--to", B)
     assert moved.exit_code == 0, moved.stderr
     last = moved.stderr.splitlines()[-1]
-    told = "moved: T broker-a/0 ends at 3 and continues at broker-b/2; messages waited for 7 ms"
-    assert last == told
+    assert last == (
+        "moved: T broker-a/0 ends at 3 and continues at broker-b/2; messages waited for 7 ms"
+    )
     shown = await run("describe", "T", "--json")
-    found = json.loads(shown.stdout)
+    found = told(shown)
     row = {"queue": f"{A}/0", "messages": 3, "first": 0, "end": 3, "takes_messages": False}
     guest = {"messages": 0, "first": 3, "end": None, "takes_messages": True, "queue": f"{A}/0"}
     assert found["spans"] == [{**row, "place": f"{A}/0"}, {**guest, "place": f"{B}/2"}]
@@ -85,44 +95,46 @@ async def test_a_queue_moves_there_and_back_while_it_is_sent_to_and_read(
     nodes: dict[str, Node], client: duolog.Client, run: Run
 ) -> None:
     """With the nodes' own move services: nothing is lost, doubled or out of order."""
-    sent, over = list[bytes](), asyncio.Event()
+    sent, room = list[bytes](), asyncio.Semaphore(0)
     async with client.producer() as producer, client.consumer("readers", "T") as consumer:
 
         async def send() -> None:
-            while not over.is_set():
+            while True:
+                await room.acquire()
                 body = b"%d" % len(sent)
                 receipt = await producer.send("T", body, queue_id=0, group=A)
                 assert receipt.queue_offset == 3 + len(sent)
                 sent.append(body)
 
+        async def is_sent(count: int) -> None:
+            await until(lambda: len(sent) == count or sending.done())
+            assert not sending.done(), sending.exception()
+
         sending = asyncio.ensure_future(send())
-        await until(lambda: len(sent) > 20 or sending.done())
-        moved = await run("move", "T", f"{A}/0", "--to", B)
-        assert moved.exit_code == 0, moved.stderr
-        count = len(sent)
-        await until(lambda: len(sent) > count + 20 or sending.done())
-        back = await run("move", "T", f"{A}/0", "--to", A)
-        assert back.exit_code == 0, back.stderr
-        count = len(sent)
-        await until(lambda: len(sent) > count + 20 or sending.done())
-        over.set()
-        await sending
+        for target in (B, A):
+            for _ in range(40):  # on their way while it moves
+                room.release()
+            moved = await run("move", "T", f"{A}/0", "--to", target)
+            assert moved.exit_code == 0, moved.stderr
+            room.release()
+        await is_sent(82)
+        sending.cancel()
         read = [(await received(consumer)).body for _ in range(3 + len(sent))]
         assert read == [b"1", b"2", b"3", *sent]
     count_end = 3 + len(sent)
-    shown = json.loads((await run("describe", "T", "--json")).stdout)
+    shown = told(await run("describe", "T", "--json"))
     assert [row["takes_messages"] for row in shown["spans"]] == [False, False, True]
     assert [row["queue"] for row in shown["spans"]] == [f"{A}/0"] * 3
     ends = [(row["first"], row["end"]) for row in shown["spans"]]
     assert ends[0][1] == ends[1][0]
     assert ends[1][1] == ends[2][0]
-    onward = json.loads((await run("move", "T", f"{A}/0", "--to", B, "--plan", "--json")).stdout)
+    onward = told(await run("move", "T", f"{A}/0", "--to", B, "--plan", "--json"))
     assert (onward["queue"], onward["from"], onward["end_now"]) == (f"{A}/0", f"{A}/2", count_end)
     assert {row["group"]: row["committed"] for row in onward["groups"]} == {
         "g": None,
         "readers": count_end,
     }
-    stats = json.loads((await run("stats", "T", "--json")).stdout)
+    stats = told(await run("stats", "T", "--json"))
     assert sum(row["max_offset"] - row["min_offset"] for row in stats) == count_end
     assert all(row["log_bytes"] is not None for row in stats)
     explained = await run("explain", "readers", noun="group")
@@ -157,7 +169,7 @@ async def test_a_plan_tells_what_a_move_touches_and_changes_nothing(
     fakes = with_fakes(nodes)
     shown = await run("move", "T", f"{A}/0", "--to", B, "--plan", "--json")
     assert shown.exit_code == 0, shown.stderr
-    plan = json.loads(shown.stdout)
+    plan = told(shown)
     assert (plan["state"], plan["end_now"], plan["messages_that_stay"]) == ("PLANNED", 3, 3)
     assert plan["bytes_that_stay"] > 300
     (reader,) = plan["groups"]
@@ -171,7 +183,7 @@ async def test_a_plan_tells_what_a_move_touches_and_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "told"),
+    ("words", "status", "reason"),
     [
         (["T", "0", "--to", B], 1, "has several queues 0: name one of broker-a/0, broker-b/0"),
         (["T", "7", "--to", B], 1, "topic T has no queue 7: it has queues 0 to 1"),
@@ -195,14 +207,14 @@ async def test_wrong_input_is_refused_with_what_to_do(
     run: Run,
     words: list[str],
     status: int,
-    told: str,
+    reason: str,
 ) -> None:
     fakes = with_fakes(nodes)
     if words[0] == "%RETRY%g":
         await broker_of(nodes[A]).metadata.put_topic(TopicConfig("%RETRY%g", 1))
     done = await run("move", *words)
     assert done.exit_code == status, done.stderr
-    assert told in done.stderr
+    assert reason in done.stderr
     assert fakes[A].known == []
 
 
@@ -213,7 +225,7 @@ async def test_the_command_waits_and_shows_the_states(
     running = asyncio.ensure_future(run("move", "T", f"{A}/0", "--to", B))
     await until(lambda: len(fake.known) == 1 and fake.asked > 1)  # it polls
     second = await run("move", "T", f"{A}/0", "--to", B, "--plan", "--json")
-    assert json.loads(second.stdout)["state"] == "RESERVING"
+    assert told(second)["state"] == "RESERVING"
     fake.known[0] = replace(fake.known[0], state="SEALING")
     await fake.finish()
     done = await running
@@ -264,6 +276,6 @@ async def test_who_interrupts_the_command_learns_that_the_move_continues(
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    told = capsys.readouterr().err
-    assert "the move of T broker-a/0 to broker-b continues" in told
-    assert "to end it before it seals: duolog topic move T broker-a/0 --abort" in told
+    error = capsys.readouterr().err
+    assert "the move of T broker-a/0 to broker-b continues" in error
+    assert "to end it before it seals: duolog topic move T broker-a/0 --abort" in error
