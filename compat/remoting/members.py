@@ -277,6 +277,19 @@ class Members:
         found = member.data.subscriptions if member is not None else ()
         return next((one for one in found if one.topic == topic), None)
 
+    def broadcast_since(self, peer: Peer, topic: str) -> MonoMs | None:
+        """Since when a client reads a topic in a broadcasting group: the first of several."""
+        found = (self._groups[group][peer] for group in self._groups_of.get(peer, ()))
+        return min(
+            (
+                member.since_ms
+                for member in found
+                if member.data.broadcasting
+                and any(one.topic == topic for one in member.data.subscriptions)
+            ),
+            default=None,
+        )
+
     @contextmanager
     def held(self, peer: Peer, group: str, topic: str, end: Callable[[], None]) -> Iterator[None]:
         """A pull that waits. end: called once the client's subscription is another, or none."""

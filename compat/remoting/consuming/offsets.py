@@ -224,11 +224,25 @@ class Offsets:
         if self._core.metadata.tables.may_read(group, *key):
             self._commits.note(group, key, offset)
 
-    async def end(self, request: Command) -> Command:
+    async def end(self, peer: Peer, request: Command) -> Command:
         """GET_MAX_OFFSET, GET_MIN_OFFSET."""
-        last = request.code == RequestCode.GET_MAX_OFFSET
-        at = Start.LATEST if last else Start.EARLIEST
-        return await self._at(request, read_header(QueueRequest, request.fields), at)
+        header, at = read_header(QueueRequest, request.fields), Start.EARLIEST
+        if request.code == RequestCode.GET_MIN_OFFSET:
+            return await self._at(request, header, at)
+        since_ms = self._broadcast_since(peer, header)
+        return await self._at(request, header, Start.LATEST if since_ms is None else since_ms)
+
+    def _broadcast_since(self, peer: Peer, header: QueueRequest) -> int | None:
+        """Since when, by the wall clock, a broadcasting client reads the topic of a guest, or None.
+
+        It keeps its offsets itself, and has none of a queue that continues here. By default it
+        begins at its end, however late it learns of it, and would skip what came until then.
+        """
+        if self._core.metadata.tables.moves.first_of(header.topic, header.queue_id) is None:
+            return None
+        since = self._members.broadcast_since(peer, header.topic)
+        times = self._core.times
+        return None if since is None else times.wall_ms() - (times.mono_ms() - since)
 
     async def search(self, request: Command) -> Command:
         """SEARCH_OFFSET_BY_TIMESTAMP."""
