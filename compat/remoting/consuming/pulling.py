@@ -244,8 +244,8 @@ class Pulling:
     def _is_before_guest(self, header: PullRequest, offset: int) -> bool:
         """Whether an offset lies before the first one that a queue had here: it has lost nothing.
 
-        A broadcasting client of RocketMQ that is told PULL_OFFSET_MOVED does not keep the offset
-        that it is given: it would begin at 0 again and again.
+        A broadcasting client of RocketMQ that gets PULL_OFFSET_MOVED does not keep the offset that
+        comes with it: it would begin at 0 again and again.
         """
         first = self._core.metadata.tables.moves.first_of(header.topic, header.queue_id)
         return first is not None and offset < first
