@@ -236,31 +236,29 @@ class AdminService(stubs.AdminServicer):
         reply.lite_ttl_minutes = config.lite_ttl_minutes
         reply.owner = config.owner
         reply.retention_hours = self._broker.core.options.file_reserved_time
-        async for queue_id in slices.each(range(config.queues)):
-            low, high = self._store.queue_range(config.name, queue_id)
-            reply.stats.add(
-                queue_id=queue_id,
-                min_offset=low,
-                max_offset=high,
-                last_store_time=self._store_time(config.name, queue_id, high - 1) if times else 0,
-            )
         moves = self._broker.metadata.tables.moves
+        async for queue_id in slices.each(range(config.queues)):
+            self._stats(reply.stats.add(), config.name, queue_id, times)
         async for queue_id in slices.each(moves.open_guests(config.name)):
             guest = moves.guest_of(config.name, queue_id)
             if guest is None or guest.first is None:
                 continue  # the topic was deleted meanwhile
-            low, high = self._store.queue_range(config.name, queue_id)
-            stored = self._store_time(config.name, queue_id, high - 1) if times else 0
+            # Among all queues as well, for programs that read or count all of them.
+            self._stats(reply.stats.add(), config.name, queue_id, times)
             reply.guests.add(
-                stats=wire.QueueStats(
-                    queue_id=queue_id, min_offset=low, max_offset=high, last_store_time=stored
-                ),
+                stats=reply.stats[-1],
                 first=guest.first,
                 name_group=guest.name.group,
                 name_queue_id=guest.name.queue_id,
                 from_group=guest.came_from.group,
                 from_queue_id=guest.came_from.queue_id,
             )
+
+    def _stats(self, row: wire.QueueStats, topic: str, queue_id: int, times: bool) -> None:
+        low, high = self._store.queue_range(topic, queue_id)
+        row.queue_id, row.min_offset, row.max_offset = queue_id, low, high
+        if times:
+            row.last_store_time = self._store_time(topic, queue_id, high - 1)
 
     def _store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
         return max(0, self._broker.core.positions.store_time(topic, queue_id, queue_offset))
