@@ -433,8 +433,8 @@ class Admin:
                 span
                 for span in spans
                 if span.came_from is not None
-                and at.get(tuple(span.place)) is None
-                and (at.get(tuple(span.came_from)) or 0) >= span.first
+                and at.get(span.place) is None
+                and (at.get(span.came_from) or 0) >= span.first
             ]
             if not comes or asyncio.get_running_loop().time() >= deadline:
                 return sum(offset is not None for offset in at.values())
