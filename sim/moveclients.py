@@ -3,9 +3,11 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
+from itertools import count
 from typing import Any, Protocol
 
 from duolog import _errors as sdk
+from duolog._columns import pack
 from duolog._consumer import Consumer
 from duolog._producer import Producer
 from duolog._receipts import Receipt
@@ -19,7 +21,7 @@ from sim.movechain import chain, moves_of, names
 from sim.movehistory import GROUP, QUEUES, TOPIC, MoveHistory, Sent
 from sim.network import Network
 from sim.node import Node
-from sim.sdkclients import CALL_SECONDS, MAYBE, NOTHING_STORED, Process, Program
+from sim.sdkclients import CALL_SECONDS, MAYBE, NO_TEXTS, NOTHING_STORED, Process, Program
 from sim.sdkhistory import SESSION_SECONDS
 from sim.witness import Violation
 from sim.world import World
@@ -27,6 +29,7 @@ from sim.world import World
 KEYS = ("k0", "k1", "k2", "k3")
 MEMBERS = 2
 ABORTS = 0.15  # how often a move is aborted again
+SINK = "s"
 DELAYS = (0.05, 0.3, 0.8)
 
 
@@ -67,7 +70,10 @@ class MoveClients:
 
     def begin(self) -> None:
         """Start all programs."""
-        works: Sequence[Program] = (self._set_up, self._write_keyed, self._write, self._delay)
+        works: Sequence[Program] = (
+            *(self._set_up, self._write_keyed, self._write, self._delay),
+            *(self._publish, self._commit),
+        )
         self._programs = [self._new(f"w{k}", work) for k, work in enumerate(works)]
         self._members = [self._new(f"m{slot}", self._consume) for slot in range(MEMBERS)]
         self.world.after(700.0, self._operate)
@@ -305,6 +311,58 @@ class MoveClients:
             await self._told_of([one], send)
             await process.pause(120)
 
+    async def _publish(self, process: Process) -> None:
+        """Batches of a sink, for the first queue of its replica group: its parts are in order."""
+        await self._until_ready()
+        sink = await process.client.sink(SINK, process.chance.choice([*self.cluster.groups]))
+        for batch in count():
+            parts: list[list[Sent]] = []
+            staged: list[int] = []
+            while len(staged) < process.chance.choice((1, 2, 3)):
+                part = [self._made(process, SINK) for _ in range(process.chance.choice((1, 2, 5)))]
+                try:
+                    bodies = pack([one.body for one in part])
+                    staged.append(await sink.stage(TOPIC, 0, bodies, NO_TEXTS, _wall_ms(process)))
+                    parts.append(part)
+                except (sdk.Retryable, sdk.ResultUnknown):
+                    for one in part:
+                        one.outcome = "refused"  # it may be staged, and is never published
+                    await process.pause(50)
+                if self.draining:
+                    break
+            if self.draining:
+                for one in (one for part in parts for one in part):
+                    one.outcome = "refused"
+                return
+            self.history.under_way += 1
+            await self._until_done(process, lambda: sink.publish(batch, staged))  # noqa: B023
+            self.history.under_way -= 1
+            for one in (one for part in parts for one in part):
+                one.outcome = "ok"
+            await process.pause(150)
+
+    async def _commit(self, process: Process) -> None:
+        """Half messages, each of which is committed."""
+        await self._until_ready()
+        transactions = process.client.transactions("t")
+        await self._until_done(process, transactions.start)
+        while not self.draining:
+            one = self._made(process, delayed=True)
+            self.history.under_way += 1
+            try:
+                half = await transactions.prepare(TOPIC, one.body)
+                await self._until_done(process, lambda: transactions.commit(half))  # noqa: B023
+                one.outcome = "ok"
+            except NOTHING_STORED:
+                one.outcome = "refused"
+            except MAYBE:
+                pass
+            except sdk.NoSuchMessage:
+                pass  # nobody could commit it for so long that it was given up
+            finally:
+                self.history.under_way -= 1
+            await process.pause(120)
+
     # -- the group ---------------------------------------------------------------------------------
 
     async def _consume(self, process: Process) -> None:
@@ -337,6 +395,10 @@ class MoveClients:
                 self.history.gave(process.name, place, message.queue_offset, body, first)
             if chance.random() < 0.1:
                 await process.pause(40)
+
+
+def _wall_ms(process: Process) -> int:
+    return process.runtime.wall_ms()
 
 
 def _applied(node: Node) -> int:

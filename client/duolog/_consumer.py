@@ -102,14 +102,20 @@ class Consumer(Owned):
     async def _join(self) -> None:
         """Begin to read in every replica group that holds one of the topics."""
         held: dict[str, list[Queue]] = {}
+        topics: dict[str, set[str]] = {}  # of each replica group
         for topic in self.topics:
             for replica_group, queue in await self._topics.slots(topic, self._timeout):
                 held.setdefault(replica_group, []).append((topic, queue))
+                topics.setdefault(replica_group, set()).add(topic)
+            for replica_group in self._topics.guest_groups(topic):
+                topics.setdefault(replica_group, set()).add(topic)
         members = {
-            replica_group: self._member(replica_group, sorted({topic for topic, _ in queues}))
-            for replica_group, queues in held.items()
+            replica_group: self._member(replica_group, sorted(names))
+            for replica_group, names in topics.items()
             if replica_group not in self._readers
         }
+        for replica_group in self._readers.keys() & topics.keys():
+            self._readers[replica_group].also_read(topics[replica_group])
         # What came to another replica group since is read from its first message there.
         begun = set(self.topics) if self._started else await self._begun(members, held)
         consumption = replace(self._consumption, begun=frozenset(begun))
@@ -130,7 +136,7 @@ class Consumer(Owned):
         begun: set[str] = set()
         if len(members) > 1 and self._consumption.start is not Start.EARLIEST:
             for replica_group, member in members.items():
-                known = await member.offsets(held[replica_group], None)
+                known = await member.offsets(held.get(replica_group, []), None)
                 begun |= {topic for (topic, _), offset in known.items() if offset >= 0}
         return begun
 

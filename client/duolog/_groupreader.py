@@ -107,6 +107,12 @@ class GroupReader:
         for work in (self._heartbeats, self._commits, self._subscribe):
             self._background.start(self._keep(work)).add_done_callback(self._ended)
 
+    def also_read(self, topics: Collection[str]) -> None:
+        """Read topics that came to this replica group since, from their first messages there."""
+        more = sorted(set(topics).difference(self._membership.topics))
+        self._begun = self._begun.union(more)
+        self._membership.topics += more  # as of the next heartbeat
+
     def _ended(self, task: "asyncio.Task[None]") -> None:
         """A task that something else cancelled reads no more: `get` must not wait for it."""
         if task.cancelled() and not self._left:

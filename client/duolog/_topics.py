@@ -36,6 +36,7 @@ class TopicCache:
         self._router = router
         self._known: dict[str, tuple[float, list[Slot]]] = {}  # and until when
         self._whole: dict[str, tuple[float, list[Slot]]] = {}  # with every group, and since when
+        self._guests: dict[str, set[str]] = {}  # groups that a topic's queues moved to
         self._asking: Joint[tuple[str, bool], list[Slot]] = Joint()
         self._learning: Joint[tuple[str, str], int] = Joint()
         self._ends: dict[str, LogEnd] = {}
@@ -87,6 +88,12 @@ class TopicCache:
             lambda: self._ask(topic, max(0.001, deadline - loop.time()), create),
             deadline,
         )
+
+    def guest_groups(self, topic: str) -> list[str]:
+        """The replica groups to which queues of a topic moved, as of the last `slots`. They may
+        hold no others, which would be sent to.
+        """
+        return sorted(self._guests.get(topic, ()))
 
     def at_hand(self, topic: str, now: float) -> list[Slot]:
         """The cached result of `slots`, for any thread; empty where it would ask."""
@@ -185,7 +192,10 @@ class TopicCache:
             lambda left: connection.admin.ListTopics(request, timeout=left), timeout
         )
         self.note_end(group, LogEnd(reply.confirm_offset, reply.confirm_nonce))
-        return int(reply.topics[0].queues) if reply.topics else 0
+        found = reply.topics[0] if reply.topics else wire.TopicReply()
+        guests = self._guests.setdefault(topic, set())
+        (guests.add if found.guests else guests.discard)(group)
+        return int(found.queues)
 
     async def slot(
         self, topic: str, queue_id: int, group: str | None, timeout: float

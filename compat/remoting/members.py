@@ -277,12 +277,17 @@ class Members:
         found = member.data.subscriptions if member is not None else ()
         return next((one for one in found if one.topic == topic), None)
 
-    def broadcasts(self, peer: Peer, topic: str) -> bool:
-        """Whether a client reads all queues of a topic, as a member of any group."""
-        found = (members[peer].data for members in self._groups.values() if peer in members)
-        return any(
-            data.broadcasting and any(one.topic == topic for one in data.subscriptions)
-            for data in found
+    def broadcast_since(self, peer: Peer, topic: str) -> MonoMs | None:
+        """Since when a client reads a topic in a broadcasting group: the first of several."""
+        found = (self._groups[group][peer] for group in self._groups_of.get(peer, ()))
+        return min(
+            (
+                member.since_ms
+                for member in found
+                if member.data.broadcasting
+                and any(one.topic == topic for one in member.data.subscriptions)
+            ),
+            default=None,
         )
 
     @contextmanager

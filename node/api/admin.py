@@ -237,19 +237,14 @@ class AdminService(stubs.AdminServicer):
         reply.owner = config.owner
         reply.retention_hours = self._broker.core.options.file_reserved_time
         moves = self._broker.metadata.tables.moves
-        guests = moves.open_guests(config.name)
-        async for queue_id in slices.each([*range(config.queues), *guests]):
-            low, high = self._store.queue_range(config.name, queue_id)
-            reply.stats.add(
-                queue_id=queue_id,
-                min_offset=low,
-                max_offset=high,
-                last_store_time=self._store_time(config.name, queue_id, high - 1) if times else 0,
-            )
-        async for queue_id in slices.each(guests):
+        async for queue_id in slices.each(range(config.queues)):
+            self._stats(reply.stats.add(), config.name, queue_id, times)
+        async for queue_id in slices.each(moves.open_guests(config.name)):
             guest = moves.guest_of(config.name, queue_id)
             if guest is None or guest.first is None:
                 continue  # the topic was deleted meanwhile
+            # Among all queues as well, for programs that read or count all of them.
+            self._stats(reply.stats.add(), config.name, queue_id, times)
             reply.guests.add(
                 queue_id=queue_id,
                 first=guest.first,
@@ -258,6 +253,12 @@ class AdminService(stubs.AdminServicer):
                 from_group=guest.came_from.group,
                 from_queue_id=guest.came_from.queue_id,
             )
+
+    def _stats(self, row: wire.QueueStats, topic: str, queue_id: int, times: bool) -> None:
+        low, high = self._store.queue_range(topic, queue_id)
+        row.queue_id, row.min_offset, row.max_offset = queue_id, low, high
+        if times:
+            row.last_store_time = self._store_time(topic, queue_id, high - 1)
 
     def _store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
         return max(0, self._broker.core.positions.store_time(topic, queue_id, queue_offset))

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -27,6 +28,7 @@ app = typer.Typer(no_args_is_help=True)
 T = TypeVar("T")
 
 SEND_BATCH = 2000
+LOOK_SECONDS = 5.0  # until `tail` looks for queues that are new
 NOTHING = "nothing found"
 
 
@@ -354,12 +356,14 @@ def tail(
     begin = output.when(since) if since else Start.LATEST
     place = read_place(from_, "duolog group show GROUP --json") if from_ else None
 
-    async def follow(client: "Client", queue_id: int, shown: list[int]) -> None:
-        group = place.replica_group if place is not None else None
+    shown: list[int] = []
+
+    async def follow(client: "Client", queue: tuple[str, int], start: "Start | int") -> None:
+        group, queue_id = queue
         if place is not None:
             offset = place.offset
         else:
-            offset = await client.admin.offset_at_time(topic, queue_id, begin)
+            offset = await client.admin.offset_at_time(topic, queue_id, start, group=group)
         while max_ is None or len(shown) < max_:
             batch = await client.pull(
                 topic, queue_id, offset, wait=20.0, tags=tags or [], group=group
@@ -377,20 +381,30 @@ def tail(
     async def work(client: "Client") -> None:
         import asyncio
 
-        from duolog import UnknownTopic
+        from duolog import Retryable
         from duolog._background import together
 
-        topics = await client.admin.topics([topic])
-        if not topics:
-            raise UnknownTopic(f"topic {topic!r} does not exist")
-        shown: list[int] = []
+        from duolog_server.ops.inspection.topics import parts_of
+
+        parts, start = await parts_of(client, topic), begin
+        following: dict[tuple[str, int], asyncio.Task[None]] = {}
         async with together() as tasks:
-            following = [
-                tasks.create_task(follow(client, queue_id, shown))
-                for queue_id in ([place.queue_id] if place else range(topics[0].queues))
-            ]
-            await asyncio.wait(following, return_when=asyncio.FIRST_COMPLETED)
-            for task in following:  # as many were shown as were asked for
+            while True:
+                found = [(part.group, queue.queue_id) for part in parts for queue in part.stats]
+                for queue in found if place is None else [(place.replica_group, place.queue_id)]:
+                    if queue not in following:
+                        following[queue] = tasks.create_task(follow(client, queue, start))
+                done, _ = await asyncio.wait(
+                    following.values(),
+                    timeout=LOOK_SECONDS if place is None else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if done:
+                    break
+                start = Start.EARLIEST  # a queue that is new, or moved, is shown from its first
+                with suppress(Retryable):
+                    parts = await parts_of(client, topic)
+            for task in following.values():  # as many were shown as were asked for
                 task.cancel()
 
     asked(work)

@@ -184,10 +184,11 @@ async def sink_group(client: Client, sink: str, topic: str) -> str:
     """The replica group a sink writes to: one that holds its topic, always the same.
 
     Where the sink has published before, it stays where it is: a topic may come to lie in more
-    groups. Raises UnknownTopic.
+    groups. One that has nothing of it but queues that moved there takes none by itself.
+    Raises UnknownTopic.
     """
     found = await client.admin.topics([topic])
-    groups = sorted(each.group for each in found)
+    groups = sorted(each.group for each in found if each.queues)
     if not groups:
         raise UnknownTopic(f"topic {topic!r} does not exist")
     if len(groups) > 1:
@@ -219,7 +220,8 @@ async def _staged(sink: Sink, request: Request, born: int) -> list[int]:
 
 def _queues(client: sync.Client, group: str) -> dict[str, int]:
     """Queues of the topics that a replica group holds."""
-    return {topic.topic: topic.queues for topic in client.admin.topics() if topic.group == group}
+    found = [topic for topic in client.admin.topics() if topic.group == group and topic.queues]
+    return {topic.topic: topic.queues for topic in found}
 
 
 def _joined(batches: Iterator[Any], least: int = 30_000, most: int = 3 << 20) -> Iterator[Any]:

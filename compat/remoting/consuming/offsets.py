@@ -225,17 +225,24 @@ class Offsets:
             self._commits.note(group, key, offset)
 
     async def end(self, peer: Peer, request: Command) -> Command:
-        """GET_MAX_OFFSET, GET_MIN_OFFSET.
+        """GET_MAX_OFFSET, GET_MIN_OFFSET."""
+        header, at = read_header(QueueRequest, request.fields), Start.EARLIEST
+        if request.code == RequestCode.GET_MIN_OFFSET:
+            return await self._at(request, header, at)
+        since_ms = self._broadcast_since(peer, header)
+        return await self._at(request, header, Start.LATEST if since_ms is None else since_ms)
 
-        A consumer that broadcasts asks for the end of a queue that is new to it, to begin there: in
-        one that moved here it would miss what came before it learnt of it.
+    def _broadcast_since(self, peer: Peer, header: QueueRequest) -> int | None:
+        """Since when, by the wall clock, a broadcasting client reads the topic of a guest, or None.
+
+        It keeps its offsets itself, and has none of a queue that continues here. By default it
+        begins at its end, however late it learns of it, and would skip what came until then.
         """
-        header = read_header(QueueRequest, request.fields)
-        last = request.code == RequestCode.GET_MAX_OFFSET
-        moves = self._core.metadata.tables.moves
-        if last and moves.first_of(header.topic, header.queue_id) is not None:
-            last = not self._members.broadcasts(peer, header.topic)
-        return await self._at(request, header, Start.LATEST if last else Start.EARLIEST)
+        if self._core.metadata.tables.moves.first_of(header.topic, header.queue_id) is None:
+            return None
+        since = self._members.broadcast_since(peer, header.topic)
+        times = self._core.times
+        return None if since is None else times.wall_ms() - (times.mono_ms() - since)
 
     async def search(self, request: Command) -> Command:
         """SEARCH_OFFSET_BY_TIMESTAMP."""

@@ -195,14 +195,20 @@ class Pulling:
             size = min(size, header.max_msg_bytes)
         asked = who if self._core.throttle.on else None
         group = header.consumer_group
-        if self._core.metadata.tables.moves.guests and not self._shares(peer, group):
+        if self._core.metadata.tables.moves.guests and not self._shares(peer, group, header.topic):
             group = ""
         return Selection(chosen, count, size, group, asked)
 
-    def _shares(self, peer: Peer, group: str) -> bool:
-        """Whether a client reads for its group; others keep their offsets, and read all queues."""
+    def _shares(self, peer: Peer, group: str, topic: str) -> bool:
+        """Whether a client reads for its group; others keep their offsets, and read all queues.
+
+        A program that chooses its queues by itself (`assign`, `DefaultMQPullConsumer`) subscribes
+        to nothing, and may never commit.
+        """
         member = self._members.consumer(peer, group)
-        return member is not None and not member.broadcasting
+        if member is None or member.broadcasting:
+            return False
+        return self._members.subscription(peer, group, topic) is not None
 
     def _moved(self, request: Command, key: QueueKey) -> Command:
         """The answer to an offset before all: where the queue begins."""
@@ -215,6 +221,8 @@ class Pulling:
         self, request: Command, header: PullRequest, offset: int, result: GetResult
     ) -> Command:
         code, following = _CODES[result.status], int(result.next_offset)
+        if code is ResponseCode.PULL_OFFSET_MOVED and self._is_before_guest(header, offset):
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY
         if code is ResponseCode.PULL_NOT_FOUND:
             following = max(offset, following)
             if result.status in _EMPTY and offset:  # the client is ahead of a queue that is empty
@@ -232,6 +240,15 @@ class Pulling:
             (header.topic, header.queue_id), header.consumer_group, result
         )
         return request.answer(code, remark, fields, body)
+
+    def _is_before_guest(self, header: PullRequest, offset: int) -> bool:
+        """Whether an offset lies before the first one that a queue had here: it has lost nothing.
+
+        A broadcasting client of RocketMQ that gets PULL_OFFSET_MOVED does not keep the offset that
+        comes with it: it would begin at 0 again and again.
+        """
+        first = self._core.metadata.tables.moves.first_of(header.topic, header.queue_id)
+        return first is not None and offset < first
 
 
 def records_at(log: CommitLog, starts: I64, sizes: I64) -> bytes:

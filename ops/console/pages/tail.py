@@ -70,8 +70,12 @@ async def _follow(
     visit: Visit, found: Tail, name: str, parts: Sequence[TopicDescription], wanted: str
 ) -> None:
     """Read what arrived; of much, the newest."""
-    ends = _ends(parts)
-    news = {queue: _arrived(found.ends.get(queue, 0), end) for queue, end in ends.items()}
+    ends, kept = _ends(parts), dict(_newest_first(parts))
+    news = {
+        # Of a queue that is new here, all that it has: one that moved does not begin at 0.
+        queue: _arrived(found.ends.get(queue, end - kept.get(queue, 0)), end)
+        for queue, end in ends.items()
+    }
     busy = sorted((queue for queue, count in news.items() if count > 0), key=lambda q: -news[q])
     found.ends.update(ends)  # a replica group that is away for a moment resumes where it was
     found.came += sum(news[queue] for queue in busy)

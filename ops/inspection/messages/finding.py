@@ -31,9 +31,10 @@ async def by_time(
     """
     found: list[Message] = []
     for part in await parts_of(client, topic):
-        for queue_id in range(part.queues):
-            offset = await client.admin.offset_at_time(topic, queue_id, begin_ms, group=part.group)
-            batch = await client.pull(topic, queue_id, offset, max_messages=count, group=part.group)
+        for queue in part.stats:
+            place = topic, queue.queue_id
+            offset = await client.admin.offset_at_time(*place, begin_ms, group=part.group)
+            batch = await client.pull(*place, offset, max_messages=count, group=part.group)
             found += [one for one in batch if not end_ms or one.store_time_ms <= end_ms]
             # At once: a topic may have very many queues, and a message keeps its batch.
             found = sorted(found, key=lambda one: (one.store_time_ms, one.physical_offset))[:count]

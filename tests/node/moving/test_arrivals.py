@@ -294,7 +294,7 @@ async def test_an_answer_does_not_wait_for_those_before_it(broker: Broker) -> No
     await begin(broker, "o", other)
     await broker.metadata.seal("T", GUEST, Place("b", 9), "n")
     stream.send(batch(b"b"), id=7)
-    stream.send(batch(b"c"), Place("broker-b", other), id=8)
+    stream.send(batch(b"c"), Place("broker-b", other), id=8, from_queue=2)
     (answer,) = await stream.answered()
     assert (answer.id, answer.status) == (8, "PUT_OK")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,30 @@ async def test_a_queue_goes_through_several_places_and_back(
     ):
         assert await read(consumer, 6) == numbered(0, 6)
     assert seams.at == Place(A, 2)
+
+
+async def test_groups_read_a_queue_in_order_while_it_moves_under_its_producer(
+    nodes: dict[str, Node], seams: Seams
+) -> None:
+    """One that keeps up, and one that comes later; by the command, and back again."""
+
+    async def send(producer: duolog.Producer, first: int, end: int) -> None:
+        for body in numbered(first, end):
+            await producer.send(TOPIC, body, queue_id=0, group=A)
+
+    async with client_of(nodes[A]) as client, client.producer() as producer:
+        async with client.consumer("ahead", TOPIC, commit_interval=0.05) as ahead:
+            sending = asyncio.ensure_future(send(producer, 0, 60))
+            found = await read(ahead, 10)
+            there = await seams.broker(A).moves.begin(TOPIC, 0, B)
+            assert there.to is not None, there.reason
+            back = await seams.broker(B).moves.begin(TOPIC, there.to.queue_id, A)
+            assert back.to is not None, back.reason
+            found += await read(ahead, 50)
+            await sending
+            assert found == numbered(0, 60)
+        async with client.consumer("behind", TOPIC, commit_interval=0.05) as behind:
+            assert await read(behind, 60) == numbered(0, 60)
 
 
 async def test_a_broadcasting_consumer_reads_all_places_in_order(
@@ -270,15 +295,17 @@ async def test_a_new_group_of_a_deleted_ones_name_has_crossed_nothing(
 # -- RocketMQ's clients ------------------------------------------------------------------------
 
 
-async def beats(remoting: Remoting, model: str = "CLUSTERING") -> None:
-    """Heartbeat of a push consumer that begins at the end, as is RocketMQ's default."""
+async def beats(remoting: Remoting, model: str = "CLUSTERING", subscribes: bool = True) -> None:
+    """Heartbeat of a push consumer that begins at the end, as is RocketMQ's default; or of a
+    client that chooses its queues by itself.
+    """
     row = {"topic": TOPIC, "subString": "*", "subVersion": 1, "expressionType": "TAG"}
     data = {
         "groupName": "g",
-        "consumeType": "CONSUME_PASSIVELY",
+        "consumeType": "CONSUME_PASSIVELY" if subscribes else "CONSUME_ACTIVELY",
         "messageModel": model,
         "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-        "subscriptionDataSet": [row],
+        "subscriptionDataSet": [row] if subscribes else [],
     }
     body = json.dumps({"clientID": "c", "consumerDataSet": [data]}).encode()
     assert (await remoting.ask(RequestCode.HEART_BEAT, body=body)).code == ResponseCode.SUCCESS
@@ -339,12 +366,82 @@ async def test_a_broadcasting_client_of_rocketmq_has_no_gate(
         await beats(remoting, "BROADCASTING")
         found = await remoting.pull("g", TOPIC, 3, queueId=1)
         assert [one.body for one in records(found.body)] == numbered(3, 5)
-        place = {"topic": TOPIC, "queueId": 1}
-        end = await remoting.ask(RequestCode.GET_MAX_OFFSET, place)
-        assert end.fields["offset"] == "3", "it would begin there, and miss two messages"
-        async with connected(nodes[B]) as tool:
-            end = await tool.ask(RequestCode.GET_MAX_OFFSET, place)
-            assert end.fields["offset"] == "5"
+
+
+@pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE])
+async def test_a_client_of_rocketmq_that_chooses_its_queues_has_no_gate(
+    nodes: dict[str, Node], seams: Seams, code: RequestCode
+) -> None:
+    """It may keep its offsets elsewhere, and never commit one: nothing would open the gate."""
+    await seams.put(*numbered(0, 3))
+    await seams.move(B)
+    await seams.put(*numbered(3, 5))
+    async with connected(nodes[B]) as remoting:
+        await beats(remoting, subscribes=False)
+        found = await remoting.ask(code, pull_fields(3))
+        assert [one.body for one in records(found.body)] == numbered(3, 5)
+
+
+def pull_fields(offset: int) -> dict[str, object]:
+    """A pull that brings its subscription, from the guest at B."""
+    return {
+        "consumerGroup": "g",
+        "topic": TOPIC,
+        "queueId": 1,
+        "queueOffset": offset,
+        "maxMsgNums": 32,
+        "sysFlag": 4,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subscription": "*",
+        "subVersion": 1,
+    }
+
+
+async def test_a_broadcasting_client_of_rocketmq_is_led_to_the_first_message_of_a_guest(
+    nodes: dict[str, Node], seams: Seams
+) -> None:
+    """From 0, where it begins by CONSUME_FROM_FIRST_OFFSET: of PULL_OFFSET_MOVED it keeps nothing,
+    and begins at 0 again.
+    """
+    await seams.put(*numbered(0, 3))
+    await seams.move(B)
+    async with connected(nodes[B]) as remoting:
+        await beats(remoting, "BROADCASTING")
+        for _ in range(2):  # without a message, and with some
+            led = await remoting.pull("g", TOPIC, 0, queueId=1)
+            assert (led.code, led.fields["nextBeginOffset"]) == (
+                ResponseCode.PULL_RETRY_IMMEDIATELY,
+                "3",
+            )
+            await seams.put(*numbered(3, 5))
+
+
+async def test_a_broadcasting_client_of_rocketmq_skips_nothing_of_a_guest_that_it_learns_of_late(
+    nodes: dict[str, Node], seams: Seams
+) -> None:
+    """By default it begins at the end of a queue of which it has no offset."""
+    await seams.put(*numbered(0, 3))
+    async with connected(nodes[B]) as early, connected(nodes[B]) as late:
+        await beats(early, "BROADCASTING")
+        await seams.move(B)
+        await until_later(broker_of(nodes[B]).times.wall_ms())
+        assert await end_of(early) == 3, "of the guest without a message"
+        await seams.put(*numbered(3, 5))
+        await until_later(broker_of(nodes[B]).times.wall_ms())
+        await beats(late, "BROADCASTING")
+        assert [await end_of(early), await end_of(late)] == [3, 5]
+
+
+async def until_later(than_ms: int) -> None:
+    """Wait until the wall clock shows a later millisecond."""
+    await until(lambda: time.time() * 1000 > than_ms + 2)
+
+
+async def end_of(remoting: Remoting) -> int:
+    """GET_MAX_OFFSET of the guest at B."""
+    answer = await remoting.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": 1})
+    return int(answer.fields["offset"])
 
 
 async def test_locks_and_assignments_have_guests(nodes: dict[str, Node], seams: Seams) -> None:
