@@ -397,6 +397,27 @@ async def test_a_clients_first_call_may_name_a_group(call: Any, method: str, ans
     assert ([name for name, _ in one.asked], other.asked) == ([method], [])
 
 
+async def test_moves_are_those_of_the_groups_whose_nodes_know_them() -> None:
+    here, there = (wire.QueuePlace(group=group, queue_id=q) for group, q in (("a", 0), ("b", 4)))
+    move = wire.QueueMove(
+        topic="T", move="a-1-1", state="DONE", name=here, source=here, target="b", to=there, end=9
+    )
+    first = wire.QueueSpan(topic="T", name=here, place=here, end=9, following=there)
+    last = wire.QueueSpan(topic="T", name=here, place=there, first=9, end=-1, came_from=here)
+    a = Group(ListMoves=wire.ListMovesReply(moves=[move], spans=[first]))
+    b = Group(ListMoves=wire.ListMovesReply(spans=[last]))
+    found = await admin_of(b=b, a=a).moves("T")
+    assert [(str(one.place), one.first, one.end) for one in found.spans] == [
+        ("a/0", 0, 9),
+        ("b/4", 9, None),
+    ]
+    assert (found.spans[0].following, found.spans[1].following) == (("b", 4), None)
+    assert [(one.to, one.end, one.has_moved) for one in found.moves] == [(("b", 4), 9, True)]
+    older = Group(ListMoves=failure("BadRequest"))
+    assert (await admin_of(a=a, b=older).moves()).moves == found.moves
+    assert await admin_of(b=older).moves() == duolog.QueueMoves()
+
+
 async def test_a_delayed_message_is_taken_back_where_it_lies() -> None:
     a = Group(RecallDelayed=failure("NoSuchMessage"))
     b = Group(RecallDelayed=wire.RecallDelayedReply())
