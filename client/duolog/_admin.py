@@ -28,6 +28,7 @@ from duolog._descriptions import (
     QueueMove,
     QueueMoves,
     QueueOffset,
+    QueuePlace,
     Quota,
     Route,
     TopicDescription,
@@ -168,6 +169,9 @@ class Admin:
     ) -> TopicDescription:
         """Add queues or change permissions (READ 4, WRITE 2); 0 leaves as it is.
 
+        Replica groups that hold nothing but queues that moved there get none. Raises UnknownTopic,
+        BadRequest, and then nothing was changed where queues that moved take the ids.
+
         lite_ttl_minutes: see `create_topic`; None leaves as it is.
         """
         request = checked_request(
@@ -177,10 +181,26 @@ class Admin:
             perm=perm,
             lite_ttl_minutes=lite_ttl_minutes,
         )
+        rest: list[str] = []  # groups without queues of their own
+        if queues:
+            parts = await self.topics([topic])
+            rest = [part.group for part in parts if not part.queues]
+            for part in parts:
+                guests = [row.queue_id for row in part.stats if row.queue_id >= part.queues]
+                if part.queues and min(guests, default=queues) < queues:
+                    raise BadRequest(
+                        f"topic {topic} cannot have {queues} queues: queue {min(guests)} of "
+                        f"replica group {part.group} moved there, and ids are used once"
+                    )
+        groups = [name for name in await self._router.groups(self._timeout) if name not in rest]
         answers = await self._ask_all(
-            lambda admin, left: admin.AlterTopic(request, timeout=left),
-            UnknownTopic,
+            lambda admin, left: admin.AlterTopic(request, timeout=left), UnknownTopic, groups
         )
+        if rest and (perm or lite_ttl_minutes is not None):
+            request.queues = 0
+            await self._ask_all(
+                lambda admin, left: admin.AlterTopic(request, timeout=left), UnknownTopic, rest
+            )
         return fromwire.topic_of(answers[0])
 
     async def delete_topic(self, topic: str) -> None:
@@ -428,7 +448,7 @@ class Admin:
         spans = (await self.moves(topic)).spans
         while any(span.came_from is not None for span in spans):
             rows = [row for row in (await self.group(group)).queues if row.topic == topic]
-            at = {(row.replica_group, row.queue_id): row.committed for row in rows}
+            at = {QueuePlace(row.replica_group, row.queue_id): row.committed for row in rows}
             comes = [
                 span
                 for span in spans

@@ -85,7 +85,8 @@ class Topics:
             if settings.lite_ttl_minutes is not None:
                 config = replace(config, lite_ttl_minutes=settings.lite_ttl_minutes)
             check_lite_ttl(config)
-            check_queues(config.queues or 1, config.perm)  # 0: it has only guests
+            # One that has nothing here but queues that moved stays without queues of its own.
+            check_queues(config.queues or int(not known.queues), config.perm)
             await self._core.metadata.put_topic(config)
         return config
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from duolog._descriptions import QueueStats, TopicDescription
-from duolog._errors import UnknownTopic
+from duolog._errors import BadRequest, UnknownTopic
 from duolog.spark._options import ReadOptions
 from duolog.spark._plan import DataLoss, Planner, Queue
 from duolog.spark._schema import SCHEMA
@@ -252,3 +252,33 @@ def test_progress_on_a_deleted_topic_is_committed_nowhere(
         there.clear()
         assert reader.latestOffset(end, ReadAllAvailable()) == end
         assert len(said) == 1
+
+
+def test_progress_on_a_queue_that_moved_is_committed_once_its_group_has_come_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The stream reads it at once; that its group has not come to it hinders nothing."""
+    said: list[tuple[dict[Any, int], bool]] = []
+    come = False
+
+    class Admin:
+        def commit(self, group: str, offsets: dict[Any, int], *, forward: bool) -> None:
+            if not come and any(queue_id == 1 for _, _, queue_id in offsets):
+                raise BadRequest("group readers has not come to T/1 yet")
+            said.append((offsets, forward))
+
+    reader = reader_of(monkeypatch, {}, topics="T", group="readers")
+    rows = QueueStats(0, 0, 4), QueueStats(1, 4, 9)  # the second one moved here
+    found = [TopicDescription(topic="T", group="g", queues=1, stats=rows)]
+    monkeypatch.setattr(Planner, "topics", lambda planner: found)
+    reader._client = SimpleNamespace(admin=Admin())
+    end = reader.latestOffset({"T": {"g/0": 4}}, ReadAllAvailable())
+    assert end == {"T": {"g/0": 4, "g/1": 4}}
+    end = reader.latestOffset(end, ReadAllAvailable())
+    assert end == {"T": {"g/0": 4, "g/1": 9}}
+    assert said == [({("T", "g", 0): 4}, False), ({("T", "g", 0): 4}, True)]
+    come = True
+    reader.latestOffset(end, ReadAllAvailable())
+    assert said[2:] == [({("T", "g", 0): 4}, True), ({("T", "g", 1): 9}, True)]
+    reader.latestOffset(end, ReadAllAvailable())
+    assert len(said) == 4, "all of it is said"

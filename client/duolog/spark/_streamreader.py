@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from duolog import sync
 from duolog._caller import NOBODY
 from duolog._descriptions import QueueStats
-from duolog._errors import Retryable, UnknownTopic
+from duolog._errors import BadRequest, Retryable, UnknownTopic
 from duolog._start import Start
 from duolog.spark._fetch import fetch
 from duolog.spark._oneline import one_line
@@ -48,6 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._client: sync.Client | None = None
         self._caller = options.caller
         self._stats: dict[Queue, QueueStats] = {}
+        self._guests: set[Queue] = set()  # of those, queues that moved there
         self._target: Places | None = None
         self._initial: Places | None = None  # where the stream begins, if it does so in this run
         self._committed: Places = {}
@@ -86,6 +87,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return
             topics = planner.topics_left()
         self._stats = queues_of(topics)
+        own = {(topic.topic, topic.group): topic.queues for topic in topics}
+        self._guests = {q for q in self._stats if q.queue_id >= own[q.topic, q.group]}
 
     @one_line
     def initialOffset(self) -> dict[str, Any]:
@@ -235,15 +238,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Of queues that are there: the offsets of a deleted topic went with it.
         """
         places = {queue: place for queue, place in places.items() if queue in self._stats}
-        if not self._options.group or not places or places == self._committed:
+        if not self._options.group or places.items() <= self._committed.items():
             return
         with contextlib.suppress(Retryable, UnknownTopic):  # deleted in the meantime
-            self._asked.admin.commit(
-                self._options.group,
-                {(q.topic, q.group, q.queue_id): offset for q, offset in places.items()},
-                forward=bool(self._committed),  # only the first may go back, as an operator's does
-            )
-            self._committed = places
+            self._say({queue: at for queue, at in places.items() if queue not in self._guests})
+            for queue in sorted(places.keys() & self._guests):
+                with contextlib.suppress(BadRequest):  # the group has not come there yet
+                    self._say({queue: places[queue]})
+
+    def _say(self, places: Places) -> None:
+        if not places:
+            return
+        self._asked.admin.commit(
+            self._options.group,
+            {(q.topic, q.group, q.queue_id): offset for q, offset in places.items()},
+            forward=bool(self._committed),  # only the first may go back, as an operator's does
+        )
+        known = {queue: at for queue, at in self._committed.items() if queue in self._stats}
+        self._committed = {**known, **places}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark's own: it never comes for the last micro-batch, see `latestOffset`."""

@@ -171,7 +171,7 @@ async def test_a_broadcasting_consumer_reads_all_places_in_order(
     assert seams.committed("g", seams.at) == -1
 
 
-async def test_topics_and_groups_are_told_with_their_guests_apart(
+async def test_topics_and_groups_are_told_with_their_guests(
     nodes: dict[str, Node], seams: Seams
 ) -> None:
     await seams.put(*numbered(0, 3))

@@ -162,3 +162,27 @@ async def test_a_consumer_of_several_topics_reads_one_that_comes_where_it_reads_
             await seams.move(B)
             await seams.put(b"1")
             assert (await received(consumer)).body == b"1"
+
+
+async def test_a_topic_gets_more_queues_in_all_its_groups_or_in_none(
+    nodes: dict[str, Node], seams: Seams
+) -> None:
+    async with client_of(nodes[A]) as client:
+        with pytest.raises(
+            duolog.BadRequest, match="queue 1 of replica group broker-b moved there"
+        ):
+            await client.admin.alter_topic(TOPIC, 3)
+        assert [part.queues for part in await client.admin.topics([TOPIC])] == [1, 1]
+
+
+async def test_a_group_that_has_but_queues_that_moved_gets_no_others(
+    nodes: dict[str, Node],
+) -> None:
+    async with client_of(nodes[A]) as client:
+        await client.admin.create_topic(TOPIC, 1, groups=[A])
+        seams = Seams(nodes, Place(A, 0))
+        await seams.broker(B).metadata.put_topic(TopicConfig(TOPIC, 0))
+        await seams.move(B)
+        await client.admin.alter_topic(TOPIC, 3, perm=4)
+        parts = await client.admin.topics([TOPIC])
+        assert [(part.queues, part.perm) for part in parts] == [(3, 4), (0, 4)]
