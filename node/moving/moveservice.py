@@ -31,7 +31,7 @@ from duolog_server.node.moving.runningmove import (
 )
 from duolog_server.node.replication.roles import Replication
 from duolog_server.store.metadata import LITE
-from duolog_server.store.moves import Place
+from duolog_server.store.moves import Moves, Place
 from duolog_server.store.queueends import QueueKey
 
 __all__ = ["Links", "MoveService", "Progress"]
@@ -221,15 +221,11 @@ class MoveService:
         """
         rows, moves = await self._rows.read_all(), self._metadata.tables.moves
         self._resume(epoch, rows)
-        guests = [(topic, queue_id) for topic, row in moves.guests.items() for queue_id in row]
-        for topic, queue_id in guests:
-            if topic not in self._metadata.topics or moves.seal_of(topic, queue_id) is not None:
-                continue  # a seal's row is written by its move
-            at = Place(self._group, queue_id)
-            seen = rows.get((topic, Span.of(moves, topic, at).name), Seen())
-            row = to_publish(moves, topic, at, seen.row)
-            if row is not None and row != seen.row:
-                await self._rows.commit(topic, Commit(row, seen.revision))
+        for topic, queue_id in [(topic, one) for topic, row in moves.guests.items() for one in row]:
+            sealed = moves.seal_of(topic, queue_id) is not None
+            if topic not in self._metadata.topics or (sealed and self._is_moving(topic, queue_id)):
+                continue  # the row of a move is written by that
+            await self._publish(moves, (topic, queue_id), rows)
         for (topic, name), seen in rows.items():
             row, exists = seen.row, self._metadata.exists(topic)
             if row is None or self._group not in (name.group, row.at.group):
@@ -243,6 +239,14 @@ class MoveService:
         """Whether a queue of this group carries a name; not if the topic was made again."""
         guest = self._metadata.tables.moves.guest_of(topic, at.queue_id)
         return at == name if guest is None else guest.name == name
+
+    async def _publish(self, moves: Moves, queue: QueueKey, rows: Rows) -> None:
+        """Write the row of a queue if the registry lost it, or has an older one."""
+        topic, at = queue[0], Place(self._group, queue[1])
+        seen = rows.get((topic, Span.of(moves, topic, at).name), Seen())
+        row = to_publish(moves, topic, at, seen.row)
+        if row is not None and row != seen.row:
+            await self._rows.commit(topic, Commit(row, seen.revision))
 
     def _check_sealed(self, topic: str, row: Row) -> None:
         """Log that a queue has moved by its row, and not by this log; not of an older topic."""

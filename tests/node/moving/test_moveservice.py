@@ -23,7 +23,7 @@ from duolog_server.serve.server import Node
 from duolog_server.store.columns import Columns
 from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.metadata import altered, follow_moves
-from duolog_server.store.moves import Guest, Moves, Place
+from duolog_server.store.moves import Guest, Moves, Place, guest_record
 from duolog_server.store.status import PutMessageStatus
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
@@ -475,6 +475,23 @@ async def test_a_row_that_the_registry_lost_is_written_by_a_later_master(source:
     source.registry.commit(Transaction((), (Delete(KEY),)))
     await source.fail_over()
     await until(lambda: source.row() == Row(Place(A, 0), Place(B, 4)))
+
+
+async def test_an_older_row_than_that_of_a_place_that_moved_on_is_written_anew(
+    source: Source, quick: None
+) -> None:
+    """A registry restored from an old backup: each place replaces the row of the one before it."""
+    metadata, born = source.broker.metadata, Place(B, 0)
+    guest = metadata.unused_queue("T")
+    await metadata.change(guest_record("T", guest, Guest(born, born, "b-1-1")))
+    opened = {"op": "open", "topic": "T", "queue": guest, "move": "b-1-1", "first": 0}
+    await metadata.change(opened)
+    task = source.begin(guest)
+    await until(lambda: source.state(guest) == "DONE")
+    await task
+    key = row_key("DefaultCluster", "T", born)
+    source.registry.commit(Transaction((), (Put(key, row_to_bytes(Row(born, born))),)))
+    await until(lambda: Place(*json.loads(source.registry.get(key).rows[key].value)["at"]) != born)
 
 
 async def test_a_row_that_cannot_be_read_keeps_a_queue_from_moving(
