@@ -70,7 +70,7 @@ def test_no_loop_of_a_run_outlives_it() -> None:
 
 
 def test_guarantees_of_services_hold_and_a_run_is_repeatable() -> None:
-    first, again = (run(2, with_poison(2), elected=True) for _ in range(2))
+    first, again = (run(1, with_poison(1), elected=True) for _ in range(2))
     assert (first.violation, again.violation) == ("", "")
     assert first.digest == again.digest
     counted = ("popped", "popped_again", "poisoned", "delayed", "half_messages_decided")
