@@ -182,7 +182,8 @@ class Admin:
             lite_ttl_minutes=lite_ttl_minutes,
         )
         rest: list[str] = []  # groups without queues of their own
-        if queues:
+        names = await self._router.groups(self._timeout)
+        if queues and len(names) > 1:
             parts = await self.topics([topic])
             rest = [part.group for part in parts if not part.queues]
             for part in parts:
@@ -192,7 +193,7 @@ class Admin:
                         f"topic {topic} cannot have {queues} queues: queue {min(guests)} of "
                         f"replica group {part.group} moved there, and ids are used once"
                     )
-        groups = [name for name in await self._router.groups(self._timeout) if name not in rest]
+        groups = [name for name in names if name not in rest]
         answers = await self._ask_all(
             lambda admin, left: admin.AlterTopic(request, timeout=left), UnknownTopic, groups
         )
@@ -434,7 +435,7 @@ class Admin:
                 UnknownTopic,
             )
             places = [place for answer in answers for place in fromwire.offsets_of(answer)]
-            if to is Start.EARLIEST and offset is None:
+            if len(answers) < 2 or (to is Start.EARLIEST and offset is None):
                 return places
             # It skips nothing behind a seam that it has not come to, and comes there just now.
             come = await self._come_to(group, topic, deadline)
