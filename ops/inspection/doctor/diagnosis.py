@@ -14,7 +14,7 @@ from duolog_server.ops.inspection.doctor.findings import (
     Finding,
     Seen,
 )
-from duolog_server.ops.inspection.doctor.moves import diagnose_moves
+from duolog_server.ops.inspection.doctor.moves import broken_chains, diagnose_moves
 from duolog_server.ops.inspection.doctor.nodes import down, namesake, of_node, refuses, stranger
 from duolog_server.ops.inspection.doctor.replicagroups import of_replica_group
 from duolog_server.ops.inspection.doctor.replication import leases
@@ -43,6 +43,7 @@ def diagnose(seen: Seen) -> list[Finding]:
         *_versions(seen.nodes),
         *_clocks(seen.clocks),
         *diagnose_moves(seen.moved.moves, seen.now_ms),
+        *broken_chains(seen.moved, seen.now_ms),
         *diagnose_groups(seen.groups, seen.topics, moved=seen.moved),
     ]
     if seen.unread:

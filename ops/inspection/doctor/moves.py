@@ -11,6 +11,7 @@ from duolog_server.store.groupproblems import Patience
 HELD_MS = 10_000  # for which messages wait while a queue moves: far more than a move takes
 SLOW_MS = 60_000  # since a move began
 STRANDED = "STRANDED"
+_LOST = "it was restored from a backup of before, elected uncleanly, or its config/ was lost"
 RUNBOOK = "queue-moves"
 Place = tuple[str, QueuePlace]  # topic, and queue of a replica group
 
@@ -49,6 +50,41 @@ def diagnose_moves(moves: Iterable[QueueMove], now_ms: int) -> Iterator[Finding]
                 f"{told} began {_age(now_ms - move.begin_ms)} ago{why}",
                 f"see that the registry answers and {move.target} has a master, or abort it: "
                 f"duolog topic move {move.topic} {move.source} --abort",
+                RUNBOOK,
+            )
+
+
+def broken_chains(moved: QueueMoves, now_ms: int) -> Iterator[Finding]:
+    """Where the log of a replica group knows of a move, and that of the other one does not.
+
+    Groups are not asked at the same moment: queues that move, or just did, are left out.
+    """
+    spans = {(span.topic, span.place): span for span in moved.spans}
+    moving = {
+        (move.topic, move.source)
+        for move in moved.moves
+        if not move.is_over or now_ms - move.begin_ms < SLOW_MS
+    }
+    for (topic, place), span in spans.items():
+        before, next_ = span.came_from, span.following
+        if next_ is not None and (topic, next_) not in spans and (topic, place) not in moving:
+            yield Finding(
+                ERROR,
+                "move-lost",
+                f"queue {topic} {place}",
+                f"it moved to {next_} at offset {span.end}, and {next_.group} does not know that: "
+                "messages that are sent to it are not stored, and what it had there is not read",
+                f"see what {next_.group} has lost: {_LOST}",
+                RUNBOOK,
+            )
+        if before is not None and (topic, before) not in spans and (topic, before) not in moving:
+            yield Finding(
+                ERROR,
+                "seal-lost",
+                f"queue {topic} {before}",
+                f"it moved to {place} at offset {span.first}, and {before.group} does not know "
+                "that: both take messages, and their order is lost",
+                f"send nothing to it, and see what {before.group} has lost: {_LOST}",
                 RUNBOOK,
             )
 

@@ -83,6 +83,11 @@ def moving(state: str, **more: Any) -> Seen:
     return replace(HEALTHY, moved=QueueMoves((replace(MOVE, state=state, **more),)))
 
 
+def knows_only(span: QueueSpan) -> Seen:
+    """One of two groups has lost that a queue moved."""
+    return replace(HEALTHY, moved=QueueMoves((MOVE,), (span,)))
+
+
 def across(here: GroupQueue, *there: GroupQueue) -> Seen:
     """A group at a queue that moved."""
     group = GroupDescription("G", 1, (here, *there))
@@ -341,6 +346,8 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
     "no-consumers": (WARNING, "consumer group G", lambda: with_group(0, queue(0, **LATE))),
     "move-stranded": (ERROR, "queue T g/0", lambda: moving("STRANDED", reason="it was lost")),
     "move-holds": (ERROR, "queue T g/0", lambda: moving("OPENING", pause_ms=10_001.0)),
+    "move-lost": (ERROR, "queue T g/0", lambda: knows_only(SPANS[0])),
+    "seal-lost": (ERROR, "queue T g/0", lambda: knows_only(SPANS[1])),
     "move-slow": (WARNING, "queue T g/0", lambda: moving("PREPARING")),
     "not-crossed": (
         WARNING,
