@@ -288,8 +288,11 @@ class Sender:
         """
         if self._core.admission.refuses():
             return self._broker.log.put(placed.batch)  # which gives the reason
-        is_young = self._is_after_failover()
-        unknown = self._core.admission.unknown_repeat(self._older_end if is_young else 0)
+        admission = self._core.admission
+        unknown = admission.unknown_repeat(0)
+        is_young = unknown is None and self._is_after_failover()
+        if is_young:
+            unknown = admission.unknown_repeat(self._older_end)
         if unknown is not None:
             return unknown, None
         if is_young:
