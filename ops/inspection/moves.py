@@ -27,7 +27,7 @@ from duolog_server.ops.inspection.topics import parts_of
 POLL_SECONDS = 0.5
 SOON_SECONDS = 1.0
 LOST_SECONDS = 5.0  # that a new master has to take up the moves of the one before
-STANDING = ("STRANDED",)  # states that an operator has to look at
+STRANDED = "STRANDED"  # the state of a move that an operator has to look at
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ async def followed(client: Client, move: QueueMove, seconds: float) -> AsyncIter
     yield move
     loop = asyncio.get_running_loop()
     heard = began = loop.time()
-    while not move.is_over and move.state not in STANDING:
+    while not move.is_over and move.state != STRANDED:
         if loop.time() - began >= seconds:
             raise Timeout(f"the move is {move.state} after {seconds:g} s; it continues")
         await asyncio.sleep(POLL_SECONDS)
