@@ -22,6 +22,8 @@ from tests.node.moving.seams import TOPIC, A, B, Seams
 from tests.node.replicas import WAIT_SECONDS, start_groups
 from tests.nodefixtures import StartNode, received
 
+pytestmark = pytest.mark.usefixtures("quick_groups")
+
 
 @pytest.fixture
 async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
