@@ -15,6 +15,8 @@ from duolog_server.serve.server import Node
 from tests.node.replicas import WAIT_SECONDS, start_groups
 from tests.nodefixtures import StartNode, received
 
+pytestmark = pytest.mark.usefixtures("quick_groups")
+
 Run = Callable[..., Awaitable[Result]]
 A, B = "broker-a", "broker-b"
 
@@ -55,7 +57,7 @@ async def test_a_group_is_emptied_and_nothing_is_lost(nodes: dict[str, Node], ru
         again = await run("--by", "bytes", "--empty", A, "--apply")
         assert again.exit_code == 0, again.stderr
         assert "nothing to move" in again.stderr
-        async with client.consumer("g", "T") as consumer:
+        async with client.consumer("g", "T", commit_interval=0.05) as consumer:
             found = [(await received(consumer)).body for _ in range(8)]
             assert sorted(found) == [b"%d" % k for k in range(8)]
 

@@ -20,6 +20,8 @@ from tests.node.replicas import WAIT_SECONDS, broker_of, start_groups
 from tests.nodefixtures import StartNode, received
 from tests.until import until
 
+pytestmark = pytest.mark.usefixtures("quick_groups")
+
 Run = Callable[..., Awaitable[Result]]
 A, B = "broker-a", "broker-b"
 
@@ -96,7 +98,10 @@ async def test_a_queue_moves_there_and_back_while_it_is_sent_to_and_read(
 ) -> None:
     """With the nodes' own move services: nothing is lost, doubled or out of order."""
     sent, room = list[bytes](), asyncio.Semaphore(0)
-    async with client.producer() as producer, client.consumer("readers", "T") as consumer:
+    async with (
+        client.producer() as producer,
+        client.consumer("readers", "T", commit_interval=0.05) as consumer,
+    ):
 
         async def send() -> None:
             while True:
