@@ -4,7 +4,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import duolog
 import pytest
@@ -12,18 +11,13 @@ from typer.testing import CliRunner, Result
 
 from duolog_server.ops.cli import main
 from duolog_server.serve.server import Node
-from tests.node.replicas import WAIT_SECONDS, start_groups
-from tests.nodefixtures import StartNode, received
+from tests.node.replicas import WAIT_SECONDS
+from tests.nodefixtures import received
 
 pytestmark = pytest.mark.usefixtures("quick_groups")
 
 Run = Callable[..., Awaitable[Result]]
 A, B = "broker-a", "broker-b"
-
-
-@pytest.fixture
-async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
-    return await start_groups(start_node, tmp_path)
 
 
 @pytest.fixture
