@@ -18,6 +18,7 @@ from duolog import (
     Timeout,
     TopicDescription,
     Unauthenticated,
+    UnknownTopic,
 )
 
 from duolog_server.node.runtime.numerals import number_of
@@ -154,7 +155,9 @@ async def plan_of(client: Client, topic: str, place: QueuePlace, to: str) -> Pla
         client.admin.topics([topic], sizes=True), client.admin.groups()
     )
     rows = [row for part in parts if part.group == place.group for row in part.stats]
-    queue = next(row for row in rows if row.queue_id == place.queue_id)
+    queue = next((row for row in rows if row.queue_id == place.queue_id), None)
+    if queue is None:
+        raise UnknownTopic(f"topic {topic!r} was deleted meanwhile")
     return Plan(move, queue, _readers(groups, topic, place))
 
 
