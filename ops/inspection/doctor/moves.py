@@ -11,6 +11,7 @@ from duolog_server.store.groupproblems import Patience
 
 HELD_MS = 10_000  # for which messages wait while a queue moves: far more than a move takes
 SLOW_MS = 60_000  # since a move began
+WAITING = "WAITING"  # the state of a move whose turn has not come: those before it are slow
 _LOST = "it was restored from a backup of before, elected uncleanly, or its config/ was lost"
 RUNBOOK = "queue-moves"
 Place = tuple[str, QueuePlace]  # topic, and queue of a replica group
@@ -42,7 +43,7 @@ def diagnose_moves(moves: Iterable[QueueMove], now_ms: int) -> Iterator[Finding]
                 f"see that {move.target} has a master that {move.source.group} can reach",
                 RUNBOOK,
             )
-        elif now_ms - move.begin_ms > SLOW_MS:
+        elif move.state != WAITING and now_ms - move.begin_ms > SLOW_MS:
             yield Finding(
                 WARNING,
                 "move-slow",
