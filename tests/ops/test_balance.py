@@ -83,7 +83,9 @@ def test_a_plan_moves_each_queue_once_and_ends(
 
 
 @given(LOADS)
-def test_after_a_plan_was_carried_out_the_next_one_is_empty_or_worth_it(loads: dict[Queue, float]) -> None:
+def test_after_a_plan_was_carried_out_the_next_one_is_empty_or_worth_it(
+    loads: dict[Queue, float],
+) -> None:
     steps = plan(loads, GROUPS, (), 100)
     to = {step.queue: step for step in steps}
     after: dict[Queue, float] = {}
