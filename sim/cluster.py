@@ -7,7 +7,7 @@ is our bug.
 
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -62,6 +62,24 @@ class Outcome:
     faults: list[Fault] = field(default_factory=list)
     elected: bool = False
     trace: list[str] | None = None
+
+    def follow(self, world: World, work: Callable[[], None]) -> None:
+        """Do the work of a run, to its end or to the first violation, and note what came of it."""
+        try:
+            with capture_logs():  # what the services say is for operators
+                work()
+        except Violation as violation:
+            self.violation = str(violation)
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self.failed_in = Path(where.filename).name
+            self.violation = (
+                f"{type(error).__name__}: {error} ({where.name}, {self.failed_in} "
+                f"line {where.lineno})"
+            )
+        self.digest = world.digest
+        self.events = world.events
+        self.trace = world.trace
 
 
 class Cluster(Group):
@@ -172,21 +190,7 @@ class Cluster(Group):
     def run(self) -> Outcome:
         """Run to the end or to the first violation."""
         outcome = Outcome(self.world.seed, "", 0, faults=self.planned, elected=self.elected)
-        try:
-            with capture_logs():  # what the services say is for operators
-                self._run()
-        except Violation as violation:
-            outcome.violation = str(violation)
-        except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            outcome.failed_in = Path(where.filename).name
-            outcome.violation = (
-                f"{type(error).__name__}: {error} ({where.name}, {outcome.failed_in} "
-                f"line {where.lineno})"
-            )
-        outcome.digest = self.world.digest
-        outcome.events = self.world.events
-        outcome.trace = self.world.trace
+        outcome.follow(self.world, self._run)
         outcome.counts = Counter(self.ghost.marks)
         outcome.counts.update({f"sends_{k}": n for k, n in self.history.outcomes().items()})
         outcome.counts["polls"] = self.history.polls

@@ -44,6 +44,9 @@ class Cluster(Protocol):
     def by_name(self) -> dict[str, Node]:
         """All nodes."""
 
+    def masters(self) -> Mapping[str, Node]:
+        """The masters of the groups that have one."""
+
 
 class MoveClients:
     """All of them."""
@@ -121,16 +124,12 @@ class MoveClients:
 
     # -- moves -------------------------------------------------------------------------------------
 
-    def _masters(self) -> Mapping[str, Node]:
-        found = {name: group.keeper.master for name, group in self.cluster.groups.items()}
-        return {name: node for name, node in found.items() if node is not None}
-
     def _operate(self) -> None:
         """Have a queue moved, and another one after some time."""
         if self.draining:
             return
         self.world.after(self._chance.uniform(100, 900), self._operate)
-        masters, chance = self._masters(), self._chance
+        masters, chance = self.cluster.masters(), self._chance
         name = chance.choice(names([*self.cluster.groups]))
         if not self._ready or len(masters) < len(self.cluster.groups):
             return
@@ -322,7 +321,8 @@ class MoveClients:
                 part = [self._made(process, SINK) for _ in range(process.chance.choice((1, 2, 5)))]
                 try:
                     bodies = pack([one.body for one in part])
-                    staged.append(await sink.stage(TOPIC, 0, bodies, NO_TEXTS, _wall_ms(process)))
+                    born = process.runtime.wall_ms()
+                    staged.append(await sink.stage(TOPIC, 0, bodies, NO_TEXTS, born))
                     parts.append(part)
                 except (sdk.Retryable, sdk.ResultUnknown):
                     for one in part:
@@ -395,10 +395,6 @@ class MoveClients:
                 self.history.gave(process.name, place, message.queue_offset, body, first)
             if chance.random() < 0.1:
                 await process.pause(40)
-
-
-def _wall_ms(process: Process) -> int:
-    return process.runtime.wall_ms()
 
 
 def _applied(node: Node) -> int:

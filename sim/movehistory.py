@@ -35,8 +35,6 @@ class MoveHistory:
     frontier: dict[Place, int] = field(default_factory=dict)  # handed out below here, no offset not
     deliveries: int = 0
     repeats: int = 0
-    moves: dict[str, int] = field(default_factory=dict)  # how those that were asked for ended
-    pauses: list[float] = field(default_factory=list)  # of puts, in ms
     under_way: int = 0  # sends and moves that programs are at
 
     def gave(self, member: str, place: Place, offset: int, body: bytes, first: int) -> None:

@@ -14,6 +14,7 @@ from duolog_server.node.identity.access import lockout
 from duolog_server.node.identity.access.secrets import HASH_BYTES
 from duolog_server.node.runtime.config import Config
 from duolog_server.serve.server import Node
+from tests.node.replicas import start_groups
 from tests.until import WAIT_SECONDS, slowness
 
 SMALL_STORE = {
@@ -30,6 +31,7 @@ __all__ = [
     "client",
     "many_failures",
     "node",
+    "nodes",
     "nothing_noted",
     "patient_clients",
     "producer",
@@ -141,6 +143,12 @@ def nothing_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that has nothing to do stores nothing, however long the test takes."""
     monkeypatch.setattr("duolog_server.node.deferred.delayservice.NOTE_SECONDS", 3600.0)
     monkeypatch.setattr("duolog_server.node.deferred.transactionservice.SAVE_SECONDS", 3600.0)
+
+
+@pytest.fixture
+async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
+    """A node of each of two replica groups, by its group."""
+    return await start_groups(start_node, tmp_path)
 
 
 @pytest.fixture

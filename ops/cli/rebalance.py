@@ -35,8 +35,8 @@ def rebalance(
 ) -> None:
     """Move queues from the replica groups with the highest load to those with the lowest.
 
-    Queues move until no group is more than a quarter above the mean, or no move is worth it. It may
-    be interrupted, and repeated: what has moved is not planned again.
+    Queues move until no group is more than a quarter above the mean, or no move is worth it. The
+    command may be interrupted and repeated: it plans from where the queues are then.
     """
     from duolog_server.ops.inspection.balance import UNITS
 

@@ -3,7 +3,7 @@
 Rules: a move takes a queue from the group with the highest load to the one with the lowest, and is
 worth it only if the higher one of these two falls by a tenth or more; within a quarter above the
 mean a group stays as it is. A group that is to be empty gives all its queues away, the largest
-first. Equal inputs give the same plan, and a plan that was carried out gives an empty one.
+first. Equal inputs give the same plan, in which each queue moves once.
 """
 
 import asyncio
@@ -99,7 +99,8 @@ async def loads_of(client: Client, by: str, seconds: float) -> dict[Queue, float
     if missing := [queue for queue in movable if queue not in sizes]:
         raise Busy(f"nodes still count the bytes of {len(missing)} queues: try again in a moment")
     if by == BYTES:
-        return {queue: float(sizes[queue][0]) for queue in movable}
+        kept = _kept(sizes, moves)
+        return {queue: kept[queue] for queue in movable}
     await asyncio.sleep(seconds)
     ends = {
         Queue(part.topic, part.group, stats.queue_id): stats.max_offset
@@ -141,6 +142,18 @@ def _sizes(parts: Iterable[TopicDescription]) -> dict[Queue, tuple[int, int, int
         for stats in part.stats
         if stats.log_bytes is not None
     }
+
+
+def _kept(sizes: dict[Queue, tuple[int, int, int]], moves: QueueMoves) -> dict[Queue, float]:
+    """Bytes of each queue, those that it left at earlier places included: it will have as many
+    where it is now. Without them, a queue that moved would have no load, and others would follow.
+    """
+    names = {Queue(one.topic, *one.place): Queue(one.topic, *one.name) for one in moves.spans}
+    sums: dict[Queue, float] = {}
+    for queue, (size, _, _) in sizes.items():
+        name = names.get(queue, queue)
+        sums[name] = sums.get(name, 0.0) + size
+    return {queue: sums[names.get(queue, queue)] for queue in sizes}
 
 
 def _mean(sizes: dict[Queue, tuple[int, int, int]], topic: str) -> float:

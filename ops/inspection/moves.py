@@ -18,6 +18,7 @@ from duolog import (
     Timeout,
     TopicDescription,
     Unauthenticated,
+    UnknownTopic,
 )
 
 from duolog_server.node.runtime.numerals import number_of
@@ -27,7 +28,7 @@ from duolog_server.ops.inspection.topics import parts_of
 POLL_SECONDS = 0.5
 SOON_SECONDS = 1.0
 LOST_SECONDS = 5.0  # that a new master has to take up the moves of the one before
-STANDING = ("STRANDED",)  # states that an operator has to look at
+STRANDED = "STRANDED"  # the state of a move that an operator has to look at
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,9 @@ async def plan_of(client: Client, topic: str, place: QueuePlace, to: str) -> Pla
         client.admin.topics([topic], sizes=True), client.admin.groups()
     )
     rows = [row for part in parts if part.group == place.group for row in part.stats]
-    queue = next(row for row in rows if row.queue_id == place.queue_id)
+    queue = next((row for row in rows if row.queue_id == place.queue_id), None)
+    if queue is None:
+        raise UnknownTopic(f"topic {topic!r} was deleted meanwhile")
     return Plan(move, queue, _readers(groups, topic, place))
 
 
@@ -185,7 +188,7 @@ async def followed(client: Client, move: QueueMove, seconds: float) -> AsyncIter
     yield move
     loop = asyncio.get_running_loop()
     heard = began = loop.time()
-    while not move.is_over and move.state not in STANDING:
+    while not move.is_over and move.state != STRANDED:
         if loop.time() - began >= seconds:
             raise Timeout(f"the move is {move.state} after {seconds:g} s; it continues")
         await asyncio.sleep(POLL_SECONDS)

@@ -25,6 +25,11 @@ def broker_of(node: Node) -> Broker:
     return node.broker
 
 
+def client_of(node: Node) -> duolog.Client:
+    """A client of a node that may take long to answer."""
+    return duolog.Client(f"127.0.0.1:{node.port}", timeout=WAIT_SECONDS)
+
+
 def master_of(node: Node) -> Master:
     """The machine of a node that is the master."""
     machine = broker_of(node).replication.master

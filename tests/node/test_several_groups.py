@@ -14,19 +14,10 @@ from duolog_server.ops.inspection.doctor.consumers import diagnose_groups
 from duolog_server.serve.server import Node
 from duolog_server.store.groupproblems import OLD_MS
 from tests.keyfiles import access_files
-from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of, master_of, start_groups
+from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of, client_of, master_of, start_groups
 from tests.node.runtime.test_clocks import jumping
 from tests.nodefixtures import StartNode, received
 from tests.until import until
-
-
-@pytest.fixture
-async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
-    return await start_groups(start_node, tmp_path)
-
-
-def client_of(node: Node) -> duolog.Client:
-    return duolog.Client(f"127.0.0.1:{node.port}", timeout=WAIT_SECONDS)
 
 
 async def test_a_dead_group_does_not_hold_up_sends_to_the_others(

@@ -1,10 +1,14 @@
 """Plans of moves, on loads that are made up."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+from duolog import QueueMoves, QueuePlace, QueueSpan, QueueStats, TopicDescription
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog_server.ops.inspection.balance import GAIN, SPREAD, Queue, Step, plan
+from duolog_server.ops.inspection.balance import BYTES, GAIN, SPREAD, Queue, Step, loads_of, plan
 
 GROUPS = ("a", "b", "c")
 LOADS = st.dictionaries(
@@ -79,7 +83,9 @@ def test_a_plan_moves_each_queue_once_and_ends(
 
 
 @given(LOADS)
-def test_what_was_carried_out_is_not_planned_again(loads: dict[Queue, float]) -> None:
+def test_after_a_plan_was_carried_out_the_next_one_is_empty_or_worth_it(
+    loads: dict[Queue, float],
+) -> None:
     steps = plan(loads, GROUPS, (), 100)
     to = {step.queue: step for step in steps}
     after: dict[Queue, float] = {}
@@ -92,3 +98,27 @@ def test_what_was_carried_out_is_not_planned_again(loads: dict[Queue, float]) ->
     again = plan(after, GROUPS, (), 100)
     assert not again or max(sums(after, again).values()) <= highest * (1 - GAIN)
     assert SPREAD > GAIN
+
+
+async def test_a_queue_that_moved_keeps_the_bytes_that_it_left() -> None:
+    """Or others would follow it, one plan after another, until its first group had none left."""
+    stats = [QueueStats(k, 0, 9, log_bytes=100) for k in range(4)]
+    guest = QueueStats(4, 9, 10, log_bytes=10)
+    a = TopicDescription(topic="T", group="a", queues=4, stats=tuple(stats))
+    b = TopicDescription(topic="T", group="b", queues=0, stats=(guest,))
+    old, new = QueuePlace("a", 0), QueuePlace("b", 4)
+    spans = (
+        QueueSpan("T", old, old, 0, 9, None, new, 0, 9),
+        QueueSpan("T", old, new, 9, None, old, None, 9, 10),
+    )
+
+    async def moves() -> QueueMoves:
+        return QueueMoves(spans=spans)
+
+    async def topics(sizes: bool) -> list[TopicDescription]:
+        return [a, b]
+
+    client: Any = SimpleNamespace(admin=SimpleNamespace(moves=moves, topics=topics))
+    loads = await loads_of(client, BYTES, 1.0)
+    others = {Queue("T", "a", k): 100.0 for k in range(1, 4)}
+    assert loads == {Queue("T", "b", 4): 110.0, **others}

@@ -12,7 +12,7 @@ from duolog import (
 )
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-from duolog_server.ops.inspection.doctor.findings import NOTE, WARNING, Finding
+from duolog_server.ops.inspection.doctor.findings import NOTE, WARNING, Finding, age
 from duolog_server.ops.inspection.doctor.moves import not_crossed, seams_of
 from duolog_server.store.groupproblems import (
     OLD_MS,
@@ -164,7 +164,7 @@ def _late(
     mine = [queue for queue in group.queues if queue.topic == worst.topic]
     old = [queue for queue in late if queue in mine and queue.lag_ms > OLD_MS]
     told = (
-        f"its oldest message in {worst.topic} is {_age(worst.lag_ms)} old; not "
+        f"its oldest message in {worst.topic} is {age(worst.lag_ms)} old; not "
         f"consumed there: {sum(queue.lag_messages for queue in mine)}"
     )
     where = f"consumer group {group.group}"
@@ -226,7 +226,7 @@ def _stalled(group: GroupDescription, stalled: Sequence[GroupQueue], told: str) 
         WARNING,
         "consumer-stalled",
         f"consumer group {group.group}",
-        f"{told}. For {_age(longest.stalled_ms)} nothing was committed in {_places(stalled)}{more}",
+        f"{told}. For {age(longest.stalled_ms)} nothing was committed in {_places(stalled)}{more}",
         f"check {_reader(group, longest)}: it hangs, or works on one message. Restart it if it "
         "hangs: others get its messages then",
         "consumer-lag",
@@ -235,10 +235,6 @@ def _stalled(group: GroupDescription, stalled: Sequence[GroupQueue], told: str) 
 
 def _places(queues: Sequence[GroupQueue]) -> str:
     return ", ".join(f"{queue.topic}/{queue.queue_id}" for queue in queues[:3])
-
-
-def _age(ms: int) -> str:
-    return f"{ms // 60_000} minutes" if ms >= 120_000 else f"{ms // 1000} s"
 
 
 def _perms(topics: Sequence[TopicDescription]) -> Iterator[Finding]:

@@ -20,12 +20,12 @@ from duolog_server.ops.inspection.doctor.replicagroups import of_replica_group
 from duolog_server.ops.inspection.doctor.replication import leases
 
 CLOCKS_MS = 500  # clocks that differ by more are reported
-# What is so for a moment when masters change.
+# What is so for a moment when masters change, or when a queue moves between the answers of two.
 PASSING = frozenset(
     (
         *("no-master", "no-master-known", "two-masters", "puts-refused"),
         *("not-connected", "not-in-sync", "only-copy", "no-lease", "name-servers"),
-        *("replication-address", "move-holds"),
+        *("replication-address", "move-holds", "move-lost", "seal-lost"),
     )
 )
 
@@ -62,7 +62,7 @@ def diagnose(seen: Seen) -> list[Finding]:
 def second_look(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
     """Findings of the second of two surveys, some seconds apart.
 
-    Of what a switch of masters causes for a moment, only what the first one found as well.
+    Of what is so for a moment by a switch or a move, only what the first one found as well.
     """
     before = {(finding.cause, finding.where) for finding in first}
     return [

@@ -79,6 +79,11 @@ class Seen:
     moved: QueueMoves = field(default_factory=QueueMoves)
 
 
+def age(ms: float) -> str:
+    """For how long something lasts, for people."""
+    return f"{ms // 60_000:.0f} minutes" if ms >= 120_000 else f"{ms // 1000:.0f} s"
+
+
 def replica_of(route: Route, node: NodeStatus) -> ReplicaRoute | None:
     """A node as its group's route has it, None where it is not there."""
     for group in route.groups:

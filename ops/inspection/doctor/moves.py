@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from duolog import GroupDescription, GroupQueue, QueueMove, QueueMoves, QueuePlace, QueueSpan
 
-from duolog_server.ops.inspection.doctor.findings import ERROR, WARNING, Finding
+from duolog_server.ops.inspection.doctor.findings import ERROR, WARNING, Finding, age
+from duolog_server.ops.inspection.moves import STRANDED
 from duolog_server.store.groupproblems import Patience
 
 HELD_MS = 10_000  # for which messages wait while a queue moves: far more than a move takes
 SLOW_MS = 60_000  # since a move began
-STRANDED = "STRANDED"
+WAITING = "WAITING"  # the state of a move whose turn has not come: those before it are slow
 _LOST = "it was restored from a backup of before, elected uncleanly, or its config/ was lost"
 RUNBOOK = "queue-moves"
 Place = tuple[str, QueuePlace]  # topic, and queue of a replica group
@@ -38,16 +39,16 @@ def diagnose_moves(moves: Iterable[QueueMove], now_ms: int) -> Iterator[Finding]
                 ERROR,
                 "move-holds",
                 where,
-                f"{told} has held messages that are sent to it for {_age(move.pause_ms)}{why}",
+                f"{told} has held messages that are sent to it for {age(move.pause_ms)}{why}",
                 f"see that {move.target} has a master that {move.source.group} can reach",
                 RUNBOOK,
             )
-        elif now_ms - move.begin_ms > SLOW_MS:
+        elif move.state != WAITING and now_ms - move.begin_ms > SLOW_MS:
             yield Finding(
                 WARNING,
                 "move-slow",
                 where,
-                f"{told} began {_age(now_ms - move.begin_ms)} ago{why}",
+                f"{told} began {age(now_ms - move.begin_ms)} ago{why}",
                 f"see that the registry answers and {move.target} has a master, or abort it: "
                 f"duolog topic move {move.topic} {move.source} --abort",
                 RUNBOOK,
@@ -170,16 +171,14 @@ def not_crossed(group: GroupDescription, seams: Sequence[Seam]) -> Iterator[Find
                 RUNBOOK,
             )
             continue
-        age = f", the oldest {_age(queue.lag_ms)} old" if queue.lag_ms else ""
-        stalled = (
-            f"; nothing was committed for {_age(queue.stalled_ms)}" if queue.stalled_ms else ""
-        )
+        oldest = f", the oldest {age(queue.lag_ms)} old" if queue.lag_ms else ""
+        stalled = f"; nothing was committed for {age(queue.stalled_ms)}" if queue.stalled_ms else ""
         yield Finding(
             WARNING,
             "not-crossed",
             where,
             f"{place} moved and ends at offset {span.end}; the group has {seam.left} messages left "
-            f"there{age}{stalled}. Until it has consumed them, it gets {behind}",
+            f"there{oldest}{stalled}. Until it has consumed them, it gets {behind}",
             _what_to_do(group, queue, place),
             RUNBOOK,
         )
@@ -191,7 +190,3 @@ def _what_to_do(group: GroupDescription, queue: GroupQueue, place: str) -> str:
     if queue.member_id:
         return f"check consumer {queue.member_id}, which reads {place}"
     return f"see that its consumers read {place}: clients must reach that replica group, too"
-
-
-def _age(ms: float) -> str:
-    return f"{ms / 60_000:.0f} minutes" if ms >= 120_000 else f"{ms / 1000:.0f} s"

@@ -9,16 +9,11 @@ import pytest
 from duolog_server.ha.groupstate import Keys, Member, Registration, Replica
 from duolog_server.ha.mover import State
 from duolog_server.ha.registry import Delete, Put, Transaction
-from duolog_server.serve.server import Node
-from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of, start_groups
+from tests.node.replicas import GROUPS, broker_of, client_of, start_groups
 from tests.nodefixtures import StartNode
 from tests.until import until
 
 A, B = GROUPS
-
-
-def client_of(node: Node) -> duolog.Client:
-    return duolog.Client(f"127.0.0.1:{node.port}", timeout=WAIT_SECONDS)
 
 
 async def test_a_node_with_a_fixed_role_moves_nothing(client: duolog.Client) -> None:

@@ -8,7 +8,8 @@ from duolog import _errors as sdk
 from duolog_server.ha.mover import Span
 from duolog_server.node.moving.moveservice import MoveService, Progress
 from duolog_server.serve.server import Node
-from duolog_server.store.moves import Guest, Place, guest_record
+from duolog_server.store.moves import Place
+from tests.node.moving.seams import begin, reserve
 from tests.node.replicas import broker_of
 
 
@@ -37,14 +38,10 @@ class FakeMoves(MoveService):
         """Let the last move end well."""
         last = self.known[-1]
         here, there = self._brokers[self._group], self._brokers[last.target]
-        source, topic = Place(self._group, last.queue_id), last.topic
-        config = there.metadata.topics[topic]
-        to = Place(last.target, config.queues + config.guests)
-        guest = guest_record(topic, to.queue_id, Guest(last.name, source, last.move))
-        await there.metadata.change(guest)
-        end = await here.metadata.seal(topic, last.queue_id, to, last.move)
-        opened = {"op": "open", "topic": topic, "queue": to.queue_id, "move": last.move}
-        await there.metadata.change({**opened, "first": end})
+        source = Place(self._group, last.queue_id)
+        to = await reserve(there, source, last.move, last.name)
+        end = await here.metadata.seal(last.topic, last.queue_id, to, last.move)
+        await begin(there, to, end, last.move)
         self.known[-1] = replace(last, state="DONE", end=end, to=to, pause_ms=7.0)
         return self.known[-1]
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from duolog_server.ha.moverevents import Open, Reserve
+from duolog_server.ha.moverevents import Reserve
 from duolog_server.ha.movetarget import records_for
 from duolog_server.node.broker import Broker
 from duolog_server.serve.server import Node
@@ -15,6 +15,23 @@ from tests.until import until
 
 A, B = "broker-a", "broker-b"
 TOPIC = "T"
+
+
+async def reserve(
+    target: Broker, came_from: Place, move: str = "m", name: Place | None = None
+) -> Place:
+    """A place at a target, for a queue that begins to move there."""
+    metadata = target.metadata
+    queue_id = metadata.unused_queue(TOPIC)
+    asked = Reserve(move, name or came_from, came_from)
+    await metadata.change(*records_for(metadata.stored_moves, TOPIC, asked, queue_id))
+    return Place(target.group, queue_id)
+
+
+async def begin(target: Broker, at: Place, first: int, move: str = "m") -> None:
+    """Open a reserved place."""
+    op = {"op": "open", "topic": TOPIC, "queue": at.queue_id, "first": first, "move": move}
+    await target.metadata.change(op)
 
 
 @dataclass
@@ -38,13 +55,10 @@ class Seams:
         self._moves += 1
         move = f"{self.at.group}.1.{self._moves}"
         source, target = self.broker(), self.broker(to)
-        tables = target.metadata.tables
-        used = [tables.topics[TOPIC].queues - 1, *tables.moves.guests.get(TOPIC, ())]
-        made = Place(to, max(used) + 1)
-        reserve = Reserve(move, self.name, self.at)
-        await target.metadata.change(*records_for(tables.moves, TOPIC, reserve, made.queue_id))
-        end = await source.metadata.seal(TOPIC, self.at.queue_id, made, move)
-        await target.metadata.change(*records_for(tables.moves, TOPIC, Open(move, end), 0))
+        made = await reserve(target, self.at, move, self.name)
+        await begin(
+            target, made, await source.metadata.seal(TOPIC, self.at.queue_id, made, move), move
+        )
         self.at = made
         return made
 

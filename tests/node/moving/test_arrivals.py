@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 import duolog
 import pytest
 
-from duolog_server.ha.moverevents import Reserve
-from duolog_server.ha.movetarget import records_for
 from duolog_server.node.broker import Broker
 from duolog_server.node.moving.deliveries import delivery_of
 from duolog_server.node.wire import moves_pb2 as wire
@@ -19,6 +17,7 @@ from duolog_server.store.moves import Moves, Place
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.status import PutMessageStatus
 from tests.known import known
+from tests.node.moving.seams import begin, reserve
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 from tests.support import read_all
@@ -26,7 +25,7 @@ from tests.until import until
 
 GUEST, FIRST = 2, 70
 PRODUCER = b"0123456789"
-AT = Place("broker-a", GUEST)
+AT, CAME_FROM = Place("broker-a", GUEST), Place("a", 3)
 
 
 @pytest.fixture
@@ -35,26 +34,13 @@ async def broker(start_node: StartNode) -> AsyncIterator[Broker]:
     made = broker_of(await start_node(max_message_size=100))
     metadata = made.metadata
     await metadata.put_topic(metadata.new_topic("T", 2, 6))
-    await reserve(made)
-    await begin(made)
+    assert await reserve(made, CAME_FROM) == AT
+    await begin(made, AT, FIRST)
     yield made
     while Stream.opened:
         task = Stream.opened.pop()
         task.cancel()
         await asyncio.wait([task])
-
-
-async def reserve(broker: Broker, move: str = "m", queue_id: int = 3) -> int:
-    came_from, metadata = Place("a", queue_id), broker.metadata
-    guest = metadata.unused_queue("T")
-    asked = Reserve(move, came_from, came_from)
-    await metadata.change(*records_for(metadata.stored_moves, "T", asked, guest))
-    return guest
-
-
-async def begin(broker: Broker, move: str = "m", queue_id: int = GUEST) -> None:
-    op = {"op": "open", "topic": "T", "queue": queue_id, "first": FIRST, "move": move}
-    await broker.metadata.change(op)
 
 
 class Stream:
@@ -201,19 +187,19 @@ async def test_a_place_stores_nothing_of_another_queue_than_it_continues(broker:
 
 
 async def test_a_queue_is_blocked_behind_what_was_not_stored(broker: Broker) -> None:
-    other = await reserve(broker, "n", 4)
+    other = await reserve(broker, Place("a", 4), "n")
     stream = Stream(broker)
-    stream.send(batch(b"a"), Place("broker-a", other), from_queue=4)
+    stream.send(batch(b"a"), other, from_queue=4)
     stream.send(batch(b"x"))
     found = [(one.status, one.reason) for one in await stream.answered(2)]
-    why = f"queue T/{other} continues none that moved here"
+    why = f"queue T/{other.queue_id} continues none that moved here"
     assert found == [("SERVICE_NOT_AVAILABLE", why), ("PUT_OK", "")]
-    await begin(broker, "n", other)
-    stream.send(batch(b"b"), Place("broker-a", other), from_queue=4)
+    await begin(broker, other, FIRST, "n")
+    stream.send(batch(b"b"), other, from_queue=4)
     (found_b,) = await stream.answered()
     assert found_b.reason == "one before it in its queue was not stored"
-    stream.send(batch(b"a"), Place("broker-a", other), from_queue=4, resume=True)
-    stream.send(batch(b"b"), Place("broker-a", other), from_queue=4)
+    stream.send(batch(b"a"), other, from_queue=4, resume=True)
+    stream.send(batch(b"b"), other, from_queue=4)
     assert [one.queue_offset for one in await stream.answered(2)] == [FIRST, FIRST + 1]
 
 
@@ -276,7 +262,7 @@ async def test_a_place_that_is_sealed_passes_on_itself(
 ) -> None:
     stream = Stream(broker)
     await stream.stored(batch(b"a"))
-    back = Place("broker-a", await reserve(broker, "n"))
+    back = await reserve(broker, CAME_FROM, "n")
     await broker.metadata.seal("T", GUEST, Place("broker-b", back.queue_id), "n")
     stream.send(batch(b"b", key="k"))
     await until(lambda: broker.passing.is_held("T", GUEST))
@@ -290,11 +276,11 @@ async def test_an_answer_does_not_wait_for_those_before_it(broker: Broker) -> No
     """What a sealed place passes on may come back through the same stream."""
     stream = Stream(broker)
     await stream.stored(batch(b"a"))
-    other = await reserve(broker, "o", 2)
-    await begin(broker, "o", other)
+    other = await reserve(broker, Place("a", 2), "o")
+    await begin(broker, other, FIRST, "o")
     await broker.metadata.seal("T", GUEST, Place("b", 9), "n")
     stream.send(batch(b"b"), id=7)
-    stream.send(batch(b"c"), Place("broker-b", other), id=8, from_queue=2)
+    stream.send(batch(b"c"), Place("broker-b", other.queue_id), id=8, from_queue=2)
     (answer,) = await stream.answered()
     assert (answer.id, answer.status) == (8, "PUT_OK")
 

@@ -20,7 +20,7 @@ from duolog_server.store.moves import Guest, Place, guest_record
 from tests.compat.grpc.api import Api, close_all, resource
 from tests.compat.remoting.client import Remoting, connected, receipts, records
 from tests.node.moving.seams import TOPIC, A, B, Seams
-from tests.node.replicas import WAIT_SECONDS, Group, broker_of, caught_up, start_groups
+from tests.node.replicas import WAIT_SECONDS, Group, broker_of, caught_up, client_of, start_groups
 from tests.nodefixtures import StartNode, received
 from tests.until import until
 
@@ -45,10 +45,6 @@ async def clients_end_with_their_test(start_node: StartNode) -> AsyncIterator[No
     """Before the nodes do."""
     yield
     await close_all()
-
-
-def client_of(node: Node) -> duolog.Client:
-    return duolog.Client(f"127.0.0.1:{node.port}", timeout=WAIT_SECONDS)
 
 
 async def read(consumer: duolog.Consumer, count: int) -> list[bytes]:

@@ -1,7 +1,5 @@
 """Queues move between the masters of two replica groups, inside the test's process."""
 
-from pathlib import Path
-
 import duolog
 import pytest
 from duolog import _errors as sdk
@@ -16,17 +14,12 @@ from duolog_server.store.metadata import new_group
 from duolog_server.store.moves import Place
 from duolog_server.store.status import PutMessageStatus
 from tests.known import known
-from tests.node.replicas import WAIT_SECONDS, broker_of, start_groups
-from tests.nodefixtures import StartNode, received
+from tests.node.replicas import WAIT_SECONDS, broker_of
+from tests.nodefixtures import received
 from tests.support import NOW
 from tests.until import until
 
 A, B = "broker-a", "broker-b"
-
-
-@pytest.fixture
-async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
-    return await start_groups(start_node, tmp_path)
 
 
 async def make_topic(broker: Broker, queues: int = 2) -> None:

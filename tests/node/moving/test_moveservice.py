@@ -477,8 +477,9 @@ async def test_a_row_that_the_registry_lost_is_written_by_a_later_master(source:
     await until(lambda: source.row() == Row(Place(A, 0), Place(B, 4)))
 
 
+@pytest.mark.usefixtures("quick")
 async def test_an_older_row_than_that_of_a_place_that_moved_on_is_written_anew(
-    source: Source, quick: None
+    source: Source,
 ) -> None:
     """A registry restored from an old backup: each place replaces the row of the one before it."""
     metadata, born = source.broker.metadata, Place(B, 0)
@@ -494,9 +495,8 @@ async def test_an_older_row_than_that_of_a_place_that_moved_on_is_written_anew(
     await until(lambda: Place(*json.loads(source.registry.get(key).rows[key].value)["at"]) != born)
 
 
-async def test_a_row_that_cannot_be_read_keeps_a_queue_from_moving(
-    source: Source, quick: None
-) -> None:
+@pytest.mark.usefixtures("quick")
+async def test_a_row_that_cannot_be_read_keeps_a_queue_from_moving(source: Source) -> None:
     source.registry.commit(Transaction((), (Put(KEY, b"["),)))
     await source.begin()
     await source.reach(State.ENDED)

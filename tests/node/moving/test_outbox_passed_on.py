@@ -10,7 +10,8 @@ from duolog_server.serve.server import Node
 from tests.node.deferred.test_decisions import prepare
 from tests.node.deferred.test_publishing import NOTHING
 from tests.node.moving import test_passed_on as passed_on
-from tests.node.moving.test_passed_on import A, B, bodies, move, restarted
+from tests.node.moving.seams import A, B
+from tests.node.moving.test_passed_on import bodies, move, restarted
 from tests.node.replicas import WAIT_SECONDS, broker_of
 from tests.nodefixtures import StartNode
 from tests.until import until

@@ -12,8 +12,6 @@ from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.compat.grpc.protocol.stubs import Code
 from duolog_server.compat.remoting.codec.codes import RequestCode
-from duolog_server.ha.moverevents import Reserve
-from duolog_server.ha.movetarget import records_for
 from duolog_server.node.broker import Broker
 from duolog_server.node.moving import passing
 from duolog_server.serve.server import Node
@@ -25,12 +23,12 @@ from tests.compat.remoting.client import LETTERS, connected
 from tests.compat.remoting.requests import write_batch
 from tests.known import known
 from tests.node.api.test_messages import append, append_request
+from tests.node.moving.seams import A, B, begin, reserve
 from tests.node.replicas import WAIT_SECONDS, broker_of, start_groups
 from tests.nodefixtures import StartNode
 from tests.support import read_all
 from tests.until import until
 
-A, B = "broker-a", "broker-b"
 QUEUES = 2
 
 
@@ -42,27 +40,12 @@ async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
     return made
 
 
-async def reserve(source: str, target: Broker, queue_id: int = 0, move: str = "m") -> Place:
-    """A place at a target, for a queue of a source that begins to move there."""
-    came_from, metadata = Place(source, queue_id), target.metadata
-    guest = metadata.unused_queue("T")
-    asked = Reserve(move, came_from, came_from)
-    await metadata.change(*records_for(metadata.stored_moves, "T", asked, guest))
-    return Place(target.group, guest)
-
-
 async def seal(source: Broker, to: Place, queue_id: int = 0, move: str = "m") -> int:
     return await source.metadata.seal("T", queue_id, to, move)
 
 
-async def begin(target: Broker, at: Place, first: int, move: str = "m") -> None:
-    """Open a reserved place."""
-    op = {"op": "open", "topic": "T", "queue": at.queue_id, "first": first, "move": move}
-    await target.metadata.change(op)
-
-
 async def move(source: Broker, target: Broker, queue_id: int = 0, name: str = "m") -> Place:
-    to = await reserve(source.group, target, queue_id, name)
+    to = await reserve(target, Place(source.group, queue_id), name)
     source.passing.hold("T", queue_id)
     await begin(target, to, await seal(source, to, queue_id, name), name)
     source.passing.release("T", queue_id, to)
@@ -274,7 +257,7 @@ async def test_what_came_before_the_end_of_a_move_is_stored_in_its_order(
 ) -> None:
     monkeypatch.setattr(passing, "PUT_SECONDS", WAIT_SECONDS)
     source, target = broker_of(nodes[A]), broker_of(nodes[B])
-    to = await reserve(A, target)
+    to = await reserve(target, Place(A, 0))
     async with connected(nodes[A]) as remoting:
         await append(client, request(b"0", sequence=0))
         source.passing.hold("T", 0)

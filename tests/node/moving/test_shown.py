@@ -19,13 +19,10 @@ from duolog_server.serve.server import Node
 from duolog_server.store.metadata import TopicConfig
 from duolog_server.store.moves import Place
 from tests.node.moving.seams import TOPIC, A, B, Seams
-from tests.node.replicas import WAIT_SECONDS, start_groups
-from tests.nodefixtures import StartNode, received
+from tests.node.replicas import client_of
+from tests.nodefixtures import received
 
-
-@pytest.fixture
-async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
-    return await start_groups(start_node, tmp_path)
+pytestmark = pytest.mark.usefixtures("quick_groups")
 
 
 @pytest.fixture
@@ -38,10 +35,6 @@ async def seams(nodes: dict[str, Node]) -> Seams:
     await seams.move(B)
     await seams.put(b"2", b"3", b"4")
     return seams
-
-
-def client_of(node: Node) -> duolog.Client:
-    return duolog.Client(f"127.0.0.1:{node.port}", timeout=WAIT_SECONDS)
 
 
 async def test_a_queue_that_moved_is_among_the_queues_of_its_topic(

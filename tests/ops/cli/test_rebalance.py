@@ -4,7 +4,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import duolog
 import pytest
@@ -12,16 +11,13 @@ from typer.testing import CliRunner, Result
 
 from duolog_server.ops.cli import main
 from duolog_server.serve.server import Node
-from tests.node.replicas import WAIT_SECONDS, start_groups
-from tests.nodefixtures import StartNode, received
+from tests.node.replicas import WAIT_SECONDS
+from tests.nodefixtures import received
+
+pytestmark = pytest.mark.usefixtures("quick_groups")
 
 Run = Callable[..., Awaitable[Result]]
 A, B = "broker-a", "broker-b"
-
-
-@pytest.fixture
-async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
-    return await start_groups(start_node, tmp_path)
 
 
 @pytest.fixture
@@ -55,7 +51,7 @@ async def test_a_group_is_emptied_and_nothing_is_lost(nodes: dict[str, Node], ru
         again = await run("--by", "bytes", "--empty", A, "--apply")
         assert again.exit_code == 0, again.stderr
         assert "nothing to move" in again.stderr
-        async with client.consumer("g", "T") as consumer:
+        async with client.consumer("g", "T", commit_interval=0.05) as consumer:
             found = [(await received(consumer)).body for _ in range(8)]
             assert sorted(found) == [b"%d" % k for k in range(8)]
 

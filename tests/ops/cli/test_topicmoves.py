@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import duolog
@@ -16,9 +15,11 @@ from duolog_server.ops.cli import main, topicmoves
 from duolog_server.serve.server import Node
 from duolog_server.store.metadata import TopicConfig
 from tests.node.moving.fakemoves import with_fakes
-from tests.node.replicas import WAIT_SECONDS, broker_of, start_groups
-from tests.nodefixtures import StartNode, received
+from tests.node.replicas import WAIT_SECONDS, broker_of
+from tests.nodefixtures import received
 from tests.until import until
+
+pytestmark = pytest.mark.usefixtures("quick_groups")
 
 Run = Callable[..., Awaitable[Result]]
 A, B = "broker-a", "broker-b"
@@ -28,11 +29,6 @@ A, B = "broker-a", "broker-b"
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duolog_server.node.api.queuemoves.ANSWER_SECONDS", 0.05)
     monkeypatch.setattr("duolog_server.ops.inspection.moves.POLL_SECONDS", 0.05)
-
-
-@pytest.fixture
-async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
-    return await start_groups(start_node, tmp_path)
 
 
 @pytest.fixture
@@ -96,7 +92,10 @@ async def test_a_queue_moves_there_and_back_while_it_is_sent_to_and_read(
 ) -> None:
     """With the nodes' own move services: nothing is lost, doubled or out of order."""
     sent, room = list[bytes](), asyncio.Semaphore(0)
-    async with client.producer() as producer, client.consumer("readers", "T") as consumer:
+    async with (
+        client.producer() as producer,
+        client.consumer("readers", "T", commit_interval=0.05) as consumer,
+    ):
 
         async def send() -> None:
             while True:

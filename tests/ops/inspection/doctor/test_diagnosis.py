@@ -361,8 +361,9 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
 }  # fmt: skip
 
 
-def test_a_move_that_is_over_or_has_just_begun_is_no_cause() -> None:
+def test_a_move_that_is_over_or_has_hardly_begun_is_no_cause() -> None:
     assert diagnose(moving("ENDED", reason="aborted")) == []
+    assert diagnose(moving("WAITING")) == []
     assert diagnose(moving("WITNESSING", pause_ms=10_001.0)) == []
     assert diagnose(moving("SEALING", begin_ms=NOW - 59_000, pause_ms=9_000.0)) == []
 
