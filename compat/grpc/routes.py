@@ -122,7 +122,7 @@ class Routes:
 
         group: a consumer group, for those that it may read; empty: all.
         """
-        numbers = self._broker.metadata.tables.readable(group, config.name)
+        numbers = self._broker.metadata.readable(group, config.name)
         return [self._queue(resource, config, here, number) for number in numbers]
 
     def any_queue(

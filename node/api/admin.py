@@ -236,7 +236,7 @@ class AdminService(stubs.AdminServicer):
         reply.lite_ttl_minutes = config.lite_ttl_minutes
         reply.owner = config.owner
         reply.retention_hours = self._broker.core.options.file_reserved_time
-        moves = self._broker.metadata.tables.moves
+        moves = self._broker.metadata.moves
         async for queue_id in slices.each(range(config.queues)):
             self._stats(reply.stats.add(), config.name, queue_id, times)
         async for queue_id in slices.each(moves.open_guests(config.name)):
@@ -460,7 +460,7 @@ class AdminService(stubs.AdminServicer):
     def _queues(self, topic: str) -> Sequence[int]:
         """The queues of a topic, and its guests; a light queue is one."""
         if topic in self._broker.metadata.topics:
-            return self._broker.metadata.tables.readable("", topic)
+            return self._broker.metadata.readable("", topic)
         return range(is_light(topic) and self._store.queue_range(topic, 0)[1] > 0)
 
     def _group_names(self) -> set[str]:

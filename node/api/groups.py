@@ -67,8 +67,7 @@ class GroupsService(stubs.GroupsServicer):
         if retried in self._metadata.topics:
             own.add(retried)
         topics = {*own, *self._groups.topics(request.group)}
-        tables = self._metadata.tables
-        readable = {topic: tables.readable(request.group, topic) for topic in topics}
+        readable = {topic: self._metadata.readable(request.group, topic) for topic in topics}
         strategy = check_strategy(request.strategy)
         wish = Wish(strategy, _rooms(request.rooms), _queues(request.wanted, readable))
         # Nothing is waited for from here on: the mastership may change meanwhile.
@@ -114,7 +113,7 @@ class GroupsService(stubs.GroupsServicer):
         """
         queues = {(one.topic, one.queue_id): one.offset for one in request.offsets}
         for topic, queue_id in () if request.member_id else queues:
-            if not self._metadata.tables.may_read(request.group, topic, queue_id):
+            if not self._metadata.may_read(request.group, topic, queue_id):
                 raise sdk.BadRequest(
                     f"group {request.group[:255]!r} has not come to {topic}/{queue_id} yet: it "
                     "reads what is before the seam first"

@@ -34,7 +34,7 @@ class QueueMoves:
         known = broker.moves.progress(wanted.topic)
         found = joined(wanted, known)
         if found is None:
-            moves = broker.metadata.tables.moves
+            moves = broker.metadata.moves
             seal = moves.seal_of(wanted.topic, wanted.queue_id)
             if request.plan or seal is None or seal.following.group != wanted.target:
                 check(wanted, Source(broker.group, config, moves, broker.views, known))
@@ -65,7 +65,7 @@ class QueueMoves:
         async for row in slices.each(broker.moves.progress(request.topic)):
             if sees(row.topic):
                 reply.moves.append(move_of(row, broker.group))
-        tables = broker.metadata.tables.moves
+        tables = broker.metadata.moves
         topics = sorted({*tables.seals, *tables.guests})
         for topic in [request.topic] if request.topic else topics:
             queues = {*tables.seals.get(topic, ()), *tables.guests.get(topic, ())}
@@ -86,7 +86,7 @@ class QueueMoves:
 
     def _planned(self, wanted: Wanted) -> wire.QueueMove:
         here = Place(self._broker.group, wanted.queue_id)
-        span = Span.of(self._broker.metadata.tables.moves, wanted.topic, here)
+        span = Span.of(self._broker.metadata.moves, wanted.topic, here)
         return wire.QueueMove(
             topic=wanted.topic,
             state=PLANNED,
@@ -97,10 +97,9 @@ class QueueMoves:
         )
 
     def _add_span(self, reply: wire.ListMovesReply, topic: str, queue_id: int) -> None:
-        broker, tables = self._broker, self._broker.metadata.tables
-        seal, guest = tables.moves.seal_of(topic, queue_id), tables.moves.guest_of(topic, queue_id)
-        floor = tables.floors.get(topic, {}).get(queue_id, 0)
-        first = guest.first if guest is not None else floor
+        broker, moves = self._broker, self._broker.metadata.moves
+        seal, guest = moves.seal_of(topic, queue_id), moves.guest_of(topic, queue_id)
+        first = guest.first if guest is not None else broker.metadata.floor(topic, queue_id)
         if first is None:
             return  # reserved, or given up: it carries nothing
         here = Place(broker.group, queue_id)

@@ -9,7 +9,7 @@ import functools
 import itertools
 import json
 import threading
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -647,9 +647,26 @@ class MetadataLog:
             )
 
     @property
+    def moves(self) -> Moves:
+        """The moves by all changes that are confirmed."""
+        return self.tables.moves
+
+    @property
     def stored_moves(self) -> Moves:
-        """The moves by all changes that are stored; `tables` have those that are confirmed."""
+        """The moves by all changes that are stored."""
         return self._store.puts.moves
+
+    def floor(self, topic: str, queue_id: int) -> int:
+        """The offset at which a queue begins: not 0 where a topic of its name was deleted."""
+        return self.tables.floors.get(topic, {}).get(queue_id, 0)
+
+    def readable(self, group: str, topic: str) -> Sequence[int]:
+        """See `Metadata.readable`."""
+        return self.tables.readable(group, topic)
+
+    def may_read(self, group: str, topic: str, queue_id: int) -> bool:
+        """See `Metadata.may_read`."""
+        return self.tables.may_read(group, topic, queue_id)
 
     async def seal(self, topic: str, queue_id: int, following: Place, move: str) -> int:
         """Seal a queue where it ends; where that is. Raises as `store_seal` and `change`."""
