@@ -398,7 +398,10 @@ class Passing:
         for line in self._lines.values():
             line.close()
         self._lines.clear()
-        for put in list(self._open.values()):
+        puts = list(self._open.values())
+        for put in puts:
+            put.into(None)  # none of them begins as another one ends
+        for put in puts:
             self._give_up(put, why)
 
 

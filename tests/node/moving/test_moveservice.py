@@ -576,6 +576,28 @@ async def test_a_move_whose_target_had_begun_ends_when_its_topic_is_deleted(
     await until(lambda: source.row() is None)
 
 
+async def test_a_row_is_removed_though_the_mastership_seemed_to_end(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The election says so before the node hears of it, and another one may follow."""
+    rows, asked = source.broker.moves._rows, []
+    remove = rows.remove
+
+    async def refused_once(topic: str, name: Place, revision: int) -> None:
+        asked.append(topic)
+        if len(asked) == 1:
+            raise sdk.NotMaster("this node is not the master")
+        await remove(topic, name, revision)
+
+    monkeypatch.setattr(rows, "remove", refused_once)
+    source.target.deaf.add(Reserve)
+    task = source.begin()
+    await source.reach(State.RESERVING)
+    await source.broker.metadata.delete_topic("T")
+    assert (await task).reason == "the topic was deleted"
+    await until(lambda: source.row() is None)
+
+
 async def test_more_queues_of_the_topic_do_not_disturb_a_move(source: Source) -> None:
     source.target.deaf.add(Reserve)
     task = source.begin()

@@ -454,6 +454,19 @@ async def test_a_repeat_goes_through_all_places(node: Node, passing: Passing) ->
     assert node.stored_at == []
 
 
+async def test_what_waits_for_others_does_not_begin_as_all_end(
+    node: Node, passing: Passing
+) -> None:
+    passing.release("T", 0, TO)
+    put(passing, b"0")
+    await sent(node, b"0")
+    node.came_back["T", 0] = 9
+    _, waiting = put(passing, b"1")
+    passing.role_changed()
+    assert await waiting is UNAVAILABLE
+    assert node.stored == []
+
+
 async def test_a_newer_place_waits_for_what_is_on_its_way_to_an_older_one(
     node: Node, passing: Passing
 ) -> None:
