@@ -46,7 +46,7 @@ class Other:
         self.offered += batch.columns.count
         await asyncio.sleep(0)
         if self.fails:
-            raise duolog.Unavailable("nobody is there")
+            return PutResult(PutMessageStatus.UNKNOWN_ERROR, "nobody is there")
         columns = batch.columns
         texts = [columns.properties.tobytes(), columns.bodies.tobytes()]
         offsets = [columns.property_offsets.tolist(), columns.body_offsets.tolist()]

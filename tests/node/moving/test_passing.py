@@ -414,10 +414,6 @@ async def test_the_node_itself_has_batches_delivered_in_order(node: Node, passin
     assert (second.status, second.reason) == (PutMessageStatus.MESSAGE_ILLEGAL, "no")
     passing.role_changed()
     assert (await calls[2]).status is UNKNOWN
-    fresh = asyncio.ensure_future(passing.deliver(batch(b"3"), TO, again=False))
-    assert not (await sent(node, b"3", streams=2)).came[0].again
-    node.stream.answer(node.stream.came[0])
-    await fresh
 
 
 async def test_a_put_that_is_stored_here_waits_for_this_nodes_slaves(
