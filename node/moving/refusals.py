@@ -12,10 +12,8 @@ from duolog_server.ha.groupstate import MOVES, View
 from duolog_server.ha.guarantee import Guarantee
 from duolog_server.ha.mover import State
 from duolog_server.node.moving.moveservice import Progress
-from duolog_server.store.metadata import TopicConfig, is_nodes_topic
-from duolog_server.store.moves import Moves, Place
-
-LITE = "LITE"  # a type of topics: their messages are in light queues, too, which cannot move
+from duolog_server.store.metadata import LITE, TopicConfig, is_nodes_topic
+from duolog_server.store.moves import Moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +83,15 @@ def _check_queue(wanted: Wanted, source: Source) -> None:
         )
     seal, running = source.moves.seal_of(topic, queue_id), _last(wanted, source.known)
     if seal is not None:
-        to = place_text(seal.following)
+        to = seal.following
         raise sdk.BadRequest(
             f"queue {wanted} of {source.group} ends at offset {seal.end}: it moved to {to}, and "
-            f"replica group {seal.following.group} takes its messages. Move {to} from there"
+            f"replica group {to.group} takes its messages. Move {to} from there"
         )
     if guest is not None and guest.first is None:
         raise sdk.BadRequest(
             f"queue {wanted} of {source.group} is there for a move from "
-            f"{place_text(guest.came_from)} that {'was given up' if guest.revoked else 'has begun'}"
+            f"{guest.came_from} that {'was given up' if guest.revoked else 'has begun'}"
             ": it takes no messages"
         )
     if running is not None and running.state not in (State.ENDED.value, State.DONE.value):
@@ -146,8 +144,3 @@ def _last(wanted: Wanted, known: Sequence[Progress]) -> Progress | None:
         one for one in known if (one.topic, one.queue_id) == (wanted.topic, wanted.queue_id)
     ]
     return max(of_queue, key=lambda one: one.began_ms, default=None)
-
-
-def place_text(place: Place) -> str:
-    """A place for people: GROUP/QUEUE."""
-    return f"{place.group}/{place.queue_id}"

@@ -349,7 +349,7 @@ async def test_puts_wait_for_an_operator_where_the_target_contradicts_a_seal(
     source.target.deaf.clear()
     progress = await task
     assert (progress.state, progress.pause_ms > 0) == ("STRANDED", True)
-    assert "to Place(group='b', queue_id=4) at offset 0: no queue is reserved" in progress.reason
+    assert "to b/4 at offset 0: no queue is reserved" in progress.reason
     assert source.is_held()
     assert capsys.readouterr().out.count("a move needs an operator") == 1
     source.target.moves = reserved
