@@ -45,7 +45,7 @@ class Source:
 
 def joined(wanted: Wanted, known: Sequence[Progress]) -> Progress | None:
     """The move that is asked for, if it has begun, or was done, under this mastership."""
-    found = _last(wanted, known)
+    found = last(wanted.topic, wanted.queue_id, known)
     if found is None or found.state == State.ENDED.value or found.target != wanted.target:
         return None
     return found
@@ -81,7 +81,7 @@ def _check_queue(wanted: Wanted, source: Source) -> None:
             f"there is no queue {wanted} in replica group {source.group}: the topic has queues "
             f"0 to {config.queues - 1} there{more}"
         )
-    seal, running = source.moves.seal_of(topic, queue_id), _last(wanted, source.known)
+    seal, running = source.moves.seal_of(topic, queue_id), last(topic, queue_id, source.known)
     if seal is not None:
         to = seal.following
         raise sdk.BadRequest(
@@ -139,8 +139,7 @@ def _check_guarantee(ours: Guarantee | None, theirs: Guarantee, groups: tuple[st
     )
 
 
-def _last(wanted: Wanted, known: Sequence[Progress]) -> Progress | None:
-    of_queue = [
-        one for one in known if (one.topic, one.queue_id) == (wanted.topic, wanted.queue_id)
-    ]
+def last(topic: str, queue_id: int, known: Sequence[Progress]) -> Progress | None:
+    """The last move of a queue."""
+    of_queue = [one for one in known if (one.topic, one.queue_id) == (topic, queue_id)]
     return max(of_queue, key=lambda one: one.began_ms, default=None)
