@@ -10,6 +10,7 @@ from duolog_server.node.moving.moveservice import MoveService, Progress
 from duolog_server.serve.server import Node
 from duolog_server.store.moves import Guest, Place, guest_record
 from tests.node.replicas import broker_of
+from tests.node.sealing import sealed
 
 
 class FakeMoves(MoveService):
@@ -42,7 +43,7 @@ class FakeMoves(MoveService):
         to = Place(last.target, config.queues + config.guests)
         guest = guest_record(topic, to.queue_id, Guest(last.name, source, last.move))
         await there.metadata.change(guest)
-        end = await here.metadata.seal(topic, last.queue_id, to, last.move)
+        end = await sealed(here.metadata, topic, last.queue_id, to, last.move)
         opened = {"op": "open", "topic": topic, "queue": to.queue_id, "move": last.move}
         await there.metadata.change({**opened, "first": end})
         self.known[-1] = replace(last, state="DONE", end=end, to=to, pause_ms=7.0)

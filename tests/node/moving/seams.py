@@ -11,6 +11,7 @@ from duolog_server.store.messagestore import PutBatch
 from duolog_server.store.moves import Place
 from duolog_server.store.status import PutMessageStatus
 from tests.node.replicas import broker_of
+from tests.node.sealing import sealed
 from tests.until import until
 
 A, B = "broker-a", "broker-b"
@@ -43,7 +44,7 @@ class Seams:
         made = Place(to, max(used) + 1)
         reserve = Reserve(move, self.name, self.at)
         await target.metadata.change(*records_for(tables.moves, TOPIC, reserve, made.queue_id))
-        end = await source.metadata.seal(TOPIC, self.at.queue_id, made, move)
+        end = await sealed(source.metadata, TOPIC, self.at.queue_id, made, move)
         await target.metadata.change(*records_for(tables.moves, TOPIC, Open(move, end), 0))
         self.at = made
         return made

@@ -20,6 +20,7 @@ from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.status import PutMessageStatus
 from tests.known import known
 from tests.node.replicas import broker_of
+from tests.node.sealing import sealed
 from tests.nodefixtures import StartNode
 from tests.support import read_all
 from tests.until import until
@@ -277,7 +278,7 @@ async def test_a_place_that_is_sealed_passes_on_itself(
     stream = Stream(broker)
     await stream.stored(batch(b"a"))
     back = Place("broker-a", await reserve(broker, "n"))
-    await broker.metadata.seal("T", GUEST, Place("broker-b", back.queue_id), "n")
+    await sealed(broker.metadata, "T", GUEST, Place("broker-b", back.queue_id), "n")
     stream.send(batch(b"b", key="k"))
     await until(lambda: broker.passing.is_held("T", GUEST))
     broker.store.puts.moves = Moves()
@@ -292,7 +293,7 @@ async def test_an_answer_does_not_wait_for_those_before_it(broker: Broker) -> No
     await stream.stored(batch(b"a"))
     other = await reserve(broker, "o", 2)
     await begin(broker, "o", other)
-    await broker.metadata.seal("T", GUEST, Place("b", 9), "n")
+    await sealed(broker.metadata, "T", GUEST, Place("b", 9), "n")
     stream.send(batch(b"b"), id=7)
     stream.send(batch(b"c"), Place("broker-b", other), id=8, from_queue=2)
     (answer,) = await stream.answered()

@@ -26,6 +26,7 @@ from tests.compat.remoting.requests import write_batch
 from tests.known import known
 from tests.node.api.test_messages import append, append_request
 from tests.node.replicas import WAIT_SECONDS, broker_of, start_groups
+from tests.node.sealing import sealed
 from tests.nodefixtures import StartNode
 from tests.support import read_all
 from tests.until import until
@@ -52,7 +53,7 @@ async def reserve(source: str, target: Broker, queue_id: int = 0, move: str = "m
 
 
 async def seal(source: Broker, to: Place, queue_id: int = 0, move: str = "m") -> int:
-    return await source.metadata.seal("T", queue_id, to, move)
+    return await sealed(source.metadata, "T", queue_id, to, move)
 
 
 async def begin(target: Broker, at: Place, first: int, move: str = "m") -> None:
