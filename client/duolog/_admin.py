@@ -415,7 +415,7 @@ class Admin:
     ) -> list[QueueOffset]:
         """Set a group's offsets in all queues of a topic. Raises UnknownTopic, Busy, BadRequest.
 
-        Where queues moved, the group goes on from place to place, as far as that takes it.
+        Where queues moved, the group continues at later places, as far as the new offsets allow.
 
         Args:
             group: the consumer group; it must have no members.
