@@ -22,6 +22,10 @@ class Place(NamedTuple):
     group: str
     queue_id: int
 
+    def __str__(self) -> str:
+        """As commands take and show it."""
+        return f"{self.group}/{self.queue_id}"
+
 
 @dataclass(frozen=True, slots=True)
 class Seal:
@@ -112,9 +116,9 @@ class Moves:
         """Why a queue takes no messages, None if it does."""
         seal, guest = self.seal_of(topic, queue_id), self.guest_of(topic, queue_id)
         if seal is not None:
-            to = f"{seal.following.group}/{seal.following.queue_id}"
+            to = seal.following
             reason = f"queue {topic}/{queue_id} ends at {seal.end}, and continues at {to}"
-            return Closed(reason, seal.following)
+            return Closed(reason, to)
         if guest is None or guest.first is not None:
             return None
         why = "never was opened" if guest.revoked else "is not open yet"

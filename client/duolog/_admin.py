@@ -415,7 +415,7 @@ class Admin:
     ) -> list[QueueOffset]:
         """Set a group's offsets in all queues of a topic. Raises UnknownTopic, Busy, BadRequest.
 
-        Where queues moved, the group is set at one place after the other, as far as it comes.
+        Where queues moved, the group continues at later places, as far as the new offsets allow.
 
         Args:
             group: the consumer group; it must have no members.

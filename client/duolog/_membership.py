@@ -310,12 +310,9 @@ class BroadcastMember:
         queues = {(found.topic, q) for found in reply.topics for q in range(found.queues)}
         for found in reply.topics:
             for guest in found.guests:
-                queue, before = (
-                    (found.topic, guest.queue_id),
-                    self._before(found.topic, guest),
-                )
+                queue = found.topic, guest.queue_id
                 self._firsts[queue] = guest.first
-                if before >= guest.first:
+                if self._before(found.topic, guest) >= guest.first:
                     queues.add(queue)
         return Share(queues)
 

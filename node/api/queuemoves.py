@@ -10,7 +10,7 @@ from duolog_server.ha.mover import Span
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.moving.moveservice import Progress
-from duolog_server.node.moving.refusals import Source, Wanted, check, joined
+from duolog_server.node.moving.refusals import Source, Wanted, check, joined, last
 from duolog_server.store.moves import Place
 
 ANSWER_SECONDS = 2.0  # that a call waits for a move; clients give a node 4 s
@@ -45,11 +45,21 @@ class QueueMoves:
         return wire.MoveQueueReply(move=move_of(found, broker.group))
 
     async def abort(self, request: wire.AbortMoveRequest) -> wire.AbortMoveReply:
-        """End a move before its seal. Raises BadRequest, UnknownTopic, NotMaster."""
-        broker = self._broker
+        """End a move before its seal; how far that is after `ANSWER_SECONDS`.
+
+        Raises BadRequest, UnknownTopic, Busy, NotMaster, Unavailable.
+        """
+        broker, topic, queue_id = self._broker, request.topic, request.queue_id
         broker.admission.check_current()
-        broker.admission.known_topic(request.topic)
-        found = await broker.moves.abort(request.topic, request.queue_id)
+        broker.admission.known_topic(topic)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                found = await broker.moves.abort(topic, queue_id)
+        except TimeoutError:
+            known = last(topic, queue_id, broker.moves.progress(topic))
+            if known is None:
+                raise sdk.Unavailable(f"the move of {topic}/{queue_id} is not known yet") from None
+            found = known
         return wire.AbortMoveReply(move=move_of(found, broker.group))
 
     async def list(

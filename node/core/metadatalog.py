@@ -48,7 +48,7 @@ from duolog_server.store.metadata import (
 )
 from duolog_server.store.metadatafiles import MetadataFiles, SavedEnds
 from duolog_server.store.metadatarecovery import Doubt, MetadataRecovery, Recovered
-from duolog_server.store.moves import Moves, Place, Seal, seal_record
+from duolog_server.store.moves import Moves, Seal, seal_record
 from duolog_server.store.names import check_topic
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.puts import QUEUE_ID_MAX
@@ -667,15 +667,6 @@ class MetadataLog:
     def may_read(self, group: str, topic: str, queue_id: int) -> bool:
         """See `Metadata.may_read`."""
         return self.tables.may_read(group, topic, queue_id)
-
-    async def seal(self, topic: str, queue_id: int, following: Place, move: str) -> int:
-        """Seal a queue where it ends; where that is. Raises as `store_seal` and `change`."""
-        end = self._store.next_offset(topic, queue_id)
-        await self.applied(self.store_seal(topic, queue_id, Seal(end, following, move)))
-        sealed = self.tables.moves.seal_of(topic, queue_id)
-        if sealed is None:
-            raise sdk.UnknownTopic(f"topic {topic!r} does not exist: it was deleted meanwhile")
-        return sealed.end
 
     def store_seal(self, topic: str, queue_id: int, seal: Seal) -> int:
         """Seal a queue whose next offset is the seal's end; the change's offset, for `applied`.

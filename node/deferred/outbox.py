@@ -15,7 +15,6 @@ from functools import partial
 from typing import Protocol
 
 import structlog
-from duolog import _errors as sdk
 from duolog._background import together
 
 from duolog_server.node.core.births import is_too_old, origin_in, since
@@ -50,7 +49,6 @@ TICK_SECONDS = 0.05
 READ = 1000
 BYTES = 4 << 20
 AT_ONCE = 32  # queues whose messages are passed on side by side
-DELIVER_SECONDS = 30.0
 AGAIN_MS = 1000
 NOTE_SECONDS = 1.0
 ROLL_EVERY_SECONDS = 60.0
@@ -73,7 +71,7 @@ class Passing(Protocol):
     async def deliver(self, batch: PutBatch, to: Place) -> PutResult:
         """Store a batch at a place, unless it is there already, and wait until it is durable.
 
-        Raises DuologError if that is not known.
+        UNKNOWN_ERROR where that is not known in time.
         """
 
 
@@ -298,9 +296,8 @@ class Outbox:
             if following is None:
                 result = self._core.log.write_now(batch)
             else:
-                async with asyncio.timeout(DELIVER_SECONDS):
-                    result = await self._passing.deliver(batch, following)
-        except (sdk.DuologError, StoreError, TimeoutError) as error:
+                result = await self._passing.deliver(batch, following)
+        except StoreError as error:
             result = PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, str(error))
         if result.status in _NEVER:
             # Later messages must not wait for one that can never be stored.

@@ -205,9 +205,9 @@ class Arrivals:
         if guest is None or guest.first is None:
             return PutResult(UNAVAILABLE, f"queue {where} continues none that moved here")
         if guest.came_from != (stream.source, delivery.from_queue):
-            came_from = f"{guest.came_from.group}/{guest.came_from.queue_id}"
             asked = f"{stream.source[:200]}/{delivery.from_queue}"
-            return PutResult(UNAVAILABLE, f"queue {where} continues {came_from}, not {asked}")
+            reason = f"queue {where} continues {guest.came_from}, not {asked}"
+            return PutResult(UNAVAILABLE, reason)
         return None
 
     def _store_new(

@@ -191,7 +191,8 @@ class Crossings:
     async def _tell(self, reader: Reader, seal: Seal, told: Crossed) -> None:
         await self._cross(reader, seal.following, crossed=told.offset, resets=told.resets)
         here = self._progress(reader)  # a failover or a deletion may have come meanwhile
-        if self._seal_of(reader) is seal and self._leads() and here.committed is not None:
+        is_told = crossing.to_tell(here, seal.end) == told
+        if is_told and self._seal_of(reader) is seal and self._leads():
             self._crossed[reader] = crossing.on_answer(here, told).crossed
 
     def _seal_of(self, reader: Reader) -> Seal | None:

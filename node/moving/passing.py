@@ -220,16 +220,16 @@ class Passing:
         self._begin(put)
         return put.result, put.outcome if put.number in self._open else None
 
-    async def deliver(self, batch: PutBatch, to: Place, again: bool = True) -> PutResult:
+    async def deliver(self, batch: PutBatch, to: Place) -> PutResult:
         """The result of a batch of the node itself, stored at another group's place.
 
-        Calls that wait at the same time keep their order. again: it may have been sent before.
+        Calls that wait at the same time keep their order. A former master may have sent it.
         """
         put = self._opened(batch, False, False)
         if put is None:
             return PutResult(UNAVAILABLE, self._full())
         put.delivery = delivery_of(batch, to)
-        put.is_sent = again
+        put.is_sent = True
         self._line(to.group).add(put)
         return replace(put.result, status=await put.outcome)
 
@@ -398,7 +398,10 @@ class Passing:
         for line in self._lines.values():
             line.close()
         self._lines.clear()
-        for put in list(self._open.values()):
+        puts = list(self._open.values())
+        for put in puts:
+            put.into(None)  # none of them begins as another one ends
+        for put in puts:
             self._give_up(put, why)
 
 

@@ -12,10 +12,8 @@ from duolog_server.ha.groupstate import MOVES, View
 from duolog_server.ha.guarantee import Guarantee
 from duolog_server.ha.mover import State
 from duolog_server.node.moving.moveservice import Progress
-from duolog_server.store.metadata import TopicConfig, is_nodes_topic
-from duolog_server.store.moves import Moves, Place
-
-LITE = "LITE"  # a type of topics: their messages are in light queues, too, which cannot move
+from duolog_server.store.metadata import LITE, TopicConfig, is_nodes_topic
+from duolog_server.store.moves import Moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class Source:
 
 def joined(wanted: Wanted, known: Sequence[Progress]) -> Progress | None:
     """The move that is asked for, if it has begun, or was done, under this mastership."""
-    found = _last(wanted, known)
+    found = last(wanted.topic, wanted.queue_id, known)
     if found is None or found.state == State.ENDED.value or found.target != wanted.target:
         return None
     return found
@@ -83,17 +81,17 @@ def _check_queue(wanted: Wanted, source: Source) -> None:
             f"there is no queue {wanted} in replica group {source.group}: the topic has queues "
             f"0 to {config.queues - 1} there{more}"
         )
-    seal, running = source.moves.seal_of(topic, queue_id), _last(wanted, source.known)
+    seal, running = source.moves.seal_of(topic, queue_id), last(topic, queue_id, source.known)
     if seal is not None:
-        to = place_text(seal.following)
+        to = seal.following
         raise sdk.BadRequest(
             f"queue {wanted} of {source.group} ends at offset {seal.end}: it moved to {to}, and "
-            f"replica group {seal.following.group} takes its messages. Move {to} from there"
+            f"replica group {to.group} takes its messages. Move {to} from there"
         )
     if guest is not None and guest.first is None:
         raise sdk.BadRequest(
             f"queue {wanted} of {source.group} is there for a move from "
-            f"{place_text(guest.came_from)} that {'was given up' if guest.revoked else 'has begun'}"
+            f"{guest.came_from} that {'was given up' if guest.revoked else 'has begun'}"
             ": it takes no messages"
         )
     if running is not None and running.state not in (State.ENDED.value, State.DONE.value):
@@ -141,13 +139,7 @@ def _check_guarantee(ours: Guarantee | None, theirs: Guarantee, groups: tuple[st
     )
 
 
-def _last(wanted: Wanted, known: Sequence[Progress]) -> Progress | None:
-    of_queue = [
-        one for one in known if (one.topic, one.queue_id) == (wanted.topic, wanted.queue_id)
-    ]
+def last(topic: str, queue_id: int, known: Sequence[Progress]) -> Progress | None:
+    """The last move of a queue."""
+    of_queue = [one for one in known if (one.topic, one.queue_id) == (topic, queue_id)]
     return max(of_queue, key=lambda one: one.began_ms, default=None)
-
-
-def place_text(place: Place) -> str:
-    """A place for people: GROUP/QUEUE."""
-    return f"{place.group}/{place.queue_id}"

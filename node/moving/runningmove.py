@@ -429,7 +429,7 @@ class RunningMove:
                 if row is None or row.at != self.span.at or row.move not in ("", move):
                     return
                 await self._ports.rows.remove(self.topic, self.span.name, seen.revision)
-            except sdk.Unavailable:
+            except sdk.DuologError:  # also NotMaster: this mastership may be about to end
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, PAUSE_SECONDS_MAX)
             else:

@@ -67,6 +67,26 @@ async def test_a_target_without_a_master_is_no_target_for_now(
             await client.admin.move_queue("T", 0, B, group=A)
 
 
+async def test_a_target_that_does_not_answer_keeps_no_call_waiting(
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients give a node 4 s; the move goes on without the call."""
+
+    async def silent(group: str, request: object, seconds: float) -> None:
+        raise duolog.Unavailable("no answer")
+
+    nodes = await start_groups(start_node, tmp_path)
+    monkeypatch.setattr("duolog_server.node.api.queuemoves.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(broker_of(nodes[A]).other_groups, "ask", silent)
+    async with client_of(nodes[A]) as client:
+        await client.admin.create_topic("T", 1)
+        begun = await client.admin.move_queue("T", 0, B, group=A)
+        assert not begun.is_over
+        await until(lambda: broker_of(nodes[A]).moves.progress("T")[0].state == "RESERVING")
+        aborted = await client.admin.abort_move("T", 0, group=A)
+        assert (aborted.move, aborted.state) == (begun.move, "REVOKING")
+
+
 async def test_the_audit_log_has_moves_and_no_plans(start_node: StartNode, tmp_path: Path) -> None:
     file = tmp_path / "audit.log"
     nodes = await start_groups(start_node, tmp_path, audit={"file": str(file)})

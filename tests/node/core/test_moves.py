@@ -30,6 +30,7 @@ from duolog_server.store.moves import Guest, Moves, Place
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.status import BrokerRole, PutMessageStatus
 from tests.inmemory import directory_in_memory
+from tests.node.sealing import sealed
 from tests.support import NOW, crash, drain, open_store, options, put, read_all
 
 MASTER = options(broker_role=BrokerRole.SYNC_MASTER)
@@ -116,7 +117,7 @@ def node(tmp_path: Path) -> Iterator[Directory]:
 
 
 def seal(node: Directory, queue_id: int, move: str = "s") -> int:
-    return int(node.run(node.metadata.seal("T", queue_id, FAR, move)))
+    return int(node.run(sealed(node.metadata, "T", queue_id, FAR, move)))
 
 
 def reserve(node: Directory, move: str) -> int:
@@ -148,22 +149,10 @@ def test_only_a_queue_that_is_there_is_sealed(
 ) -> None:
     """Else it would be sealed once the topic is made, or gets more queues."""
     with pytest.raises((sdk.UnknownTopic, BadMessage), match=why):
-        node.run(node.metadata.seal(topic, queue_id, FAR, "s"))
+        node.run(sealed(node.metadata, topic, queue_id, FAR, "s"))
     node.run(node.metadata.put_topic(node.metadata.new_topic("U", 1, 6)))
     node.run(node.metadata.put_topic(altered(node.metadata.topics["T"], 3, 0)))
     assert put(node.store, [b"a"], topic, queue_id=queue_id).status is PutMessageStatus.PUT_OK
-
-
-def test_a_seal_of_a_topic_that_is_deleted_meanwhile_is_none(node: Directory) -> None:
-    async def both() -> None:
-        sealing = asyncio.ensure_future(node.metadata.seal("T", 0, FAR, "s"))
-        await asyncio.sleep(0)
-        node.metadata.note(node.metadata._deletion_of("T"))
-        node.settle()
-        await sealing
-
-    with pytest.raises(sdk.UnknownTopic, match="'T' does not exist: it was deleted meanwhile"):
-        asyncio.run(both())
 
 
 def test_a_guest_gets_an_id_that_no_queue_ever_had(node: Directory) -> None:

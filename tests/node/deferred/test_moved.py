@@ -13,6 +13,7 @@ from duolog_server.store.status import PutMessageStatus
 from tests.node.api.test_messages import append, append_request
 from tests.node.deferred.test_delays import client_of
 from tests.node.replicas import broker_of
+from tests.node.sealing import sealed
 from tests.nodefixtures import StartNode
 
 MOVED = PutMessageStatus.QUEUE_MOVED
@@ -21,7 +22,7 @@ PRODUCER = b"0123456789"
 
 
 async def seal(broker: Broker) -> None:
-    await broker.metadata.seal("T", 0, Place("b", 4), "m")
+    await sealed(broker.metadata, "T", 0, Place("b", 4), "m")
 
 
 async def test_a_producer_is_told_to_repeat_what_a_moved_queue_does_not_have(

@@ -20,6 +20,7 @@ from tests.node.deferred.test_decisions import prepare
 from tests.node.deferred.test_delays import client_of, wait_for
 from tests.node.deferred.test_publishing import NOTHING, stage, stored
 from tests.node.replicas import broker_of
+from tests.node.sealing import sealed
 from tests.nodefixtures import StartNode
 from tests.until import until
 
@@ -46,7 +47,7 @@ class Other:
         self.offered += batch.columns.count
         await asyncio.sleep(0)
         if self.fails:
-            raise duolog.Unavailable("nobody is there")
+            return PutResult(PutMessageStatus.UNKNOWN_ERROR, "nobody is there")
         columns = batch.columns
         texts = [columns.properties.tobytes(), columns.bodies.tobytes()]
         offsets = [columns.property_offsets.tolist(), columns.body_offsets.tolist()]
@@ -71,7 +72,7 @@ class World:
     other: Other
 
     async def seal(self) -> None:
-        await self.broker.metadata.seal("T", 0, OTHER, "m")
+        await sealed(self.broker.metadata, "T", 0, OTHER, "m")
 
     @property
     def outbox(self) -> Outbox:
@@ -206,7 +207,7 @@ async def test_what_cannot_be_passed_on_is_tried_again_and_holds_up_no_other_que
     await world.seal()
     world.put(b"1")
     await until(lambda: other.offered > 1)
-    await world.broker.metadata.seal("U", 0, Place("c", 1), "m")
+    await sealed(world.broker.metadata, "U", 0, Place("c", 1), "m")
     world.outbox._passing = Elsewhere(other)
     world.put(b"u", topic="U")
     world.put(b"2")

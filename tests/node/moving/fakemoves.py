@@ -11,6 +11,7 @@ from duolog_server.serve.server import Node
 from duolog_server.store.moves import Place
 from tests.node.moving.seams import begin, reserve
 from tests.node.replicas import broker_of
+from tests.node.sealing import sealed
 
 
 class FakeMoves(MoveService):
@@ -40,7 +41,7 @@ class FakeMoves(MoveService):
         here, there = self._brokers[self._group], self._brokers[last.target]
         source = Place(self._group, last.queue_id)
         to = await reserve(there, source, last.move, last.name)
-        end = await here.metadata.seal(last.topic, last.queue_id, to, last.move)
+        end = await sealed(here.metadata, last.topic, last.queue_id, to, last.move)
         await begin(there, to, end, last.move)
         self.known[-1] = replace(last, state="DONE", end=end, to=to, pause_ms=7.0)
         return self.known[-1]

@@ -11,6 +11,7 @@ from duolog_server.store.messagestore import PutBatch
 from duolog_server.store.moves import Place
 from duolog_server.store.status import PutMessageStatus
 from tests.node.replicas import broker_of
+from tests.node.sealing import sealed
 from tests.until import until
 
 A, B = "broker-a", "broker-b"
@@ -56,9 +57,8 @@ class Seams:
         move = f"{self.at.group}.1.{self._moves}"
         source, target = self.broker(), self.broker(to)
         made = await reserve(target, self.at, move, self.name)
-        await begin(
-            target, made, await source.metadata.seal(TOPIC, self.at.queue_id, made, move), move
-        )
+        end = await sealed(source.metadata, TOPIC, self.at.queue_id, made, move)
+        await begin(target, made, end, move)
         self.at = made
         return made
 

@@ -19,6 +19,7 @@ from duolog_server.store.status import PutMessageStatus
 from tests.known import known
 from tests.node.moving.seams import begin, reserve
 from tests.node.replicas import broker_of
+from tests.node.sealing import sealed
 from tests.nodefixtures import StartNode
 from tests.support import read_all
 from tests.until import until
@@ -263,7 +264,7 @@ async def test_a_place_that_is_sealed_passes_on_itself(
     stream = Stream(broker)
     await stream.stored(batch(b"a"))
     back = await reserve(broker, CAME_FROM, "n")
-    await broker.metadata.seal("T", GUEST, Place("broker-b", back.queue_id), "n")
+    await sealed(broker.metadata, "T", GUEST, Place("broker-b", back.queue_id), "n")
     stream.send(batch(b"b", key="k"))
     await until(lambda: broker.passing.is_held("T", GUEST))
     broker.store.puts.moves = Moves()
@@ -278,7 +279,7 @@ async def test_an_answer_does_not_wait_for_those_before_it(broker: Broker) -> No
     await stream.stored(batch(b"a"))
     other = await reserve(broker, Place("a", 2), "o")
     await begin(broker, other, FIRST, "o")
-    await broker.metadata.seal("T", GUEST, Place("b", 9), "n")
+    await sealed(broker.metadata, "T", GUEST, Place("b", 9), "n")
     stream.send(batch(b"b"), id=7)
     stream.send(batch(b"c"), Place("broker-b", other.queue_id), id=8, from_queue=2)
     (answer,) = await stream.answered()

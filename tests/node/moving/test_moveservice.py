@@ -349,7 +349,7 @@ async def test_puts_wait_for_an_operator_where_the_target_contradicts_a_seal(
     source.target.deaf.clear()
     progress = await task
     assert (progress.state, progress.pause_ms > 0) == ("STRANDED", True)
-    assert "to Place(group='b', queue_id=4) at offset 0: no queue is reserved" in progress.reason
+    assert "to b/4 at offset 0: no queue is reserved" in progress.reason
     assert source.is_held()
     assert capsys.readouterr().out.count("a move needs an operator") == 1
     source.target.moves = reserved
@@ -571,6 +571,28 @@ async def test_a_move_whose_target_had_begun_ends_when_its_topic_is_deleted(
     task = source.begin()
     await source.reach(State.OPENING)
     await until(lambda: source.target.moves.first_of("T", 4) is not None)
+    await source.broker.metadata.delete_topic("T")
+    assert (await task).reason == "the topic was deleted"
+    await until(lambda: source.row() is None)
+
+
+async def test_a_row_is_removed_though_the_mastership_seemed_to_end(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The election says so before the node hears of it, and another one may follow."""
+    rows, asked = source.broker.moves._rows, []
+    remove = rows.remove
+
+    async def refused_once(topic: str, name: Place, revision: int) -> None:
+        asked.append(topic)
+        if len(asked) == 1:
+            raise sdk.NotMaster("this node is not the master")
+        await remove(topic, name, revision)
+
+    monkeypatch.setattr(rows, "remove", refused_once)
+    source.target.deaf.add(Reserve)
+    task = source.begin()
+    await source.reach(State.RESERVING)
     await source.broker.metadata.delete_topic("T")
     assert (await task).reason == "the topic was deleted"
     await until(lambda: source.row() is None)

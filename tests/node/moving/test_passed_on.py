@@ -25,6 +25,7 @@ from tests.known import known
 from tests.node.api.test_messages import append, append_request
 from tests.node.moving.seams import A, B, begin, reserve
 from tests.node.replicas import WAIT_SECONDS, broker_of, start_groups
+from tests.node.sealing import sealed
 from tests.nodefixtures import StartNode
 from tests.support import read_all
 from tests.until import until
@@ -41,7 +42,7 @@ async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
 
 
 async def seal(source: Broker, to: Place, queue_id: int = 0, move: str = "m") -> int:
-    return await source.metadata.seal("T", queue_id, to, move)
+    return await sealed(source.metadata, "T", queue_id, to, move)
 
 
 async def move(source: Broker, target: Broker, queue_id: int = 0, name: str = "m") -> Place:

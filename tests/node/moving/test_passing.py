@@ -414,10 +414,6 @@ async def test_the_node_itself_has_batches_delivered_in_order(node: Node, passin
     assert (second.status, second.reason) == (PutMessageStatus.MESSAGE_ILLEGAL, "no")
     passing.role_changed()
     assert (await calls[2]).status is UNKNOWN
-    fresh = asyncio.ensure_future(passing.deliver(batch(b"3"), TO, again=False))
-    assert not (await sent(node, b"3", streams=2)).came[0].again
-    node.stream.answer(node.stream.came[0])
-    await fresh
 
 
 async def test_a_put_that_is_stored_here_waits_for_this_nodes_slaves(
@@ -452,6 +448,19 @@ async def test_a_repeat_goes_through_all_places(node: Node, passing: Passing) ->
     put(passing, b"x", again=True)
     await sent(node, b"x")
     assert node.stored_at == []
+
+
+async def test_what_waits_for_others_does_not_begin_as_all_end(
+    node: Node, passing: Passing
+) -> None:
+    passing.release("T", 0, TO)
+    put(passing, b"0")
+    await sent(node, b"0")
+    node.came_back["T", 0] = 9
+    _, waiting = put(passing, b"1")
+    passing.role_changed()
+    assert await waiting is UNAVAILABLE
+    assert node.stored == []
 
 
 async def test_a_newer_place_waits_for_what_is_on_its_way_to_an_older_one(
