@@ -159,8 +159,9 @@ docs-site: $(VENV)/.docs  ## Build the documentation site into build/site; dead 
 docs-serve: $(VENV)/.docs  ## Show the documentation site at 127.0.0.1:8000, and follow changes.
 	@$(BIN)/zensical serve
 
-sim: venv  ## Run a simulated cluster from $(SEEDS) fresh seeds (or from BASE on); kept failures run first.
+sim: venv  ## Run a simulated cluster from $(SEEDS) fresh seeds (or from BASE on), kept failures first; then two groups from an eighth as many.
 	@$(BIN)/python -m sim --seeds $(SEEDS) $(if $(BASE),--base $(BASE))
+	@$(BIN)/python -m sim --moves --seeds $$((($(SEEDS) + 7) / 8)) $(if $(BASE),--base $(BASE))
 
 MUTANTS ?= 60
 sim-mutants: venv  ## Plant known bugs; the simulator must catch every one (SAMPLE draws $(MUTANTS) of them).
