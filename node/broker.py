@@ -219,6 +219,7 @@ class Broker:
     def _connect_parts(self) -> None:
         """Subscribe parts to the events of other parts."""
         self.pop.returned = self.lite.notify
+        self.role_changed.append(self.arrivals.end)
         self.metadata.light_queues_forgotten.append(self.lite.gone)
         self.metadata.topic_deleted.append(self.pop.topic_deleted)
         self.metadata.queues_deleted += [self.removal.remove, self.lite.topic_deleted]

@@ -599,6 +599,7 @@ class Node:
             await self._remoting_service.stop()
         if self._server is not None and self._frames is not None:
             self._health.end()
+            self._recovered.arrivals.end()
             await all_of(self._frames.stop(GRACE_SECONDS), _stop(self._server))
         if self._access is not None:
             self._access.close()

@@ -83,6 +83,11 @@ class Answers(Protocol):
         """Send one; wait while the sender takes none."""
 
 
+async def _end(over: asyncio.Event) -> None:
+    await over.wait()
+    raise sdk.Unavailable("this node takes no more of it")
+
+
 def _ready(ready: Ready, answer: Answer, _: Outcome) -> None:
     ready.put_nowait(answer)
 
@@ -103,6 +108,12 @@ class Arrivals:
         self._store_host = store_host
         self._remoting_host = remoting_host
         self._streams: dict[str, _Stream] = {}  # the last one of each group
+        self._over = asyncio.Event()
+
+    def end(self) -> None:
+        """End all streams: this node leads no more, or stops, and would wait for them."""
+        self._over.set()
+        self._over = asyncio.Event()
 
     async def serve(self, deliveries: AsyncIterator[wire.Delivery], answers: Answers) -> None:
         """Store a stream of batches in their order, and answer each as soon as its outcome is
@@ -112,6 +123,7 @@ class Arrivals:
         room = asyncio.Semaphore(PUTS_MAX)
         stream: _Stream | None = None
         async with together() as tasks:
+            ending = tasks.create_task(_end(self._over))
             tasks.create_task(self._answer(ready, room, answers))
             async for delivery in deliveries:
                 await room.acquire()
@@ -125,6 +137,7 @@ class Arrivals:
             for _ in range(PUTS_MAX):
                 await room.acquire()  # all are answered
             ready.put_nowait(None)
+            ending.cancel()
 
     def _begun(self, first: wire.Delivery) -> _Stream:
         older = self._streams.get(first.source)

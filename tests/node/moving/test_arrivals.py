@@ -235,6 +235,14 @@ async def test_an_unknown_outcome_ends_the_stream(
         await stream.answered()
 
 
+async def test_a_change_of_roles_ends_the_stream_at_once(broker: Broker) -> None:
+    stream = Stream(broker)
+    await stream.stored(batch(b"a"))
+    broker.demote()
+    with pytest.raises(duolog.Unavailable):
+        await stream.task
+
+
 async def test_a_node_that_lost_its_role_ends_the_stream(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
