@@ -57,7 +57,7 @@ async def test_a_restart_of_either_group_neither_loses_nor_doubles_what_waits(
         client.producer() as producer,
     ):
         for k in range(5):
-            await producer.send("T", b"%d" % k, queue_id=0, group=A, delay=0.05)
+            await producer.send("T", b"%d" % k, queue_id=0, group=A, delay=1.0)
         await until(lambda: waiting(source) == 5)
         source.metadata.note = lambda change: None  # type: ignore[method-assign]
         target = broker_of(await restarted(start_node, tmp_path, nodes[B]))
