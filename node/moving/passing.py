@@ -434,7 +434,8 @@ class _Line:
             self._task = self._passing.start(self)
 
     def close(self) -> None:
-        """Pass on nothing more."""
+        """Pass on nothing more, and try nothing again."""
+        self._back.clear()
         if self._task is not None:
             self._task.cancel()
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import duolog
 import numpy as np
 import pytest
+from duolog._backoff import BackOff
 
 from duolog_server.node.core.admission import Admission
 from duolog_server.node.core.ports import Log
@@ -499,3 +500,22 @@ async def test_what_an_older_place_has_of_a_batch_is_told(node: Node, passing: P
     assert waiting is None or await waiting is OK
     assert [run.queue_offset for run in result.duplicates] == [70]
     assert node.stored == [b"b"]
+
+
+async def test_a_line_that_is_closed_tries_nothing_again(node: Node, passing: Passing) -> None:
+    """Also where a put that was sent to that queue has no answer."""
+    passing.release("T", 0, TO)
+    put(passing, b"0")
+    put(passing, b"1")
+    stream = await sent(node, b"0", b"1")
+    stream.answer(stream.came[0], status="SERVICE_NOT_AVAILABLE")
+    line = passing._lines[TO.group]
+    await until(lambda: line._back)
+    ((target, back),) = line._back.items()
+    tried: list[object] = []
+    line._later = lambda *what: tried.append(what)  # type: ignore[method-assign]
+    line._try(target, back, BackOff())
+    assert tried, "one more is on its way"
+    passing.role_changed()
+    line._try(target, back, BackOff())
+    assert len(tried) == 1
