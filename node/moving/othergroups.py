@@ -4,15 +4,17 @@ A call goes to the master that the registry shows, once: who calls repeats it. W
 key, a mark under it says that a node calls.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 import grpc
 import grpc.aio
 from duolog import _errors as sdk
 from duolog._background import Background
 from duolog._nodechannel import uncancelled
+from duolog._runtime import CHANNEL_OPTIONS
 
+from duolog_server.node.replication.keyproof import Marks
 from duolog_server.node.runtime.tls import Options
 from duolog_server.node.wire import moves_pb2 as wire
 from duolog_server.node.wire import moves_pb2_grpc as stubs
@@ -20,36 +22,16 @@ from duolog_server.node.wire import moves_pb2_grpc as stubs
 TIME, MARK = "x-duolog-time", "x-duolog-mark"
 SECONDS = 300  # how long a mark is good, and how far clocks may differ
 CLOSE_SECONDS = 30.0  # that calls through the channel to an older master may still take
-BYTES_MAX = 64 << 20
-OPTIONS: Options = (
-    ("grpc.max_receive_message_length", BYTES_MAX),
-    ("grpc.max_send_message_length", BYTES_MAX),
-    ("grpc.keepalive_time_ms", 6000),
-    ("grpc.keepalive_timeout_ms", 4000),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 500),
-)
 
 T = TypeVar("T")
 Metadata = tuple[tuple[str, str], ...]
 Deliveries = grpc.aio.StreamStreamCall[wire.Delivery, wire.Delivered]
 
 
-class Vouching(Protocol):
-    """Makes and checks marks under the key of the cluster."""
-
-    def mark(self, words: Iterable[str]) -> str:
-        """The mark of some words."""
-
-    def is_mark(self, given: str, words: Iterable[str]) -> bool:
-        """Whether that is the mark of these words."""
-
-
 class NodeMarks:
     """Marks of calls between nodes: of a method, for a replica group, at a time."""
 
-    def __init__(self, vouching: Vouching | None, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, vouching: Marks | None, wall_ms: Callable[[], int]) -> None:
         """vouching: None where nodes have no key, and nothing is asked for."""
         self._vouching = vouching
         self._wall_ms = wall_ms
@@ -128,7 +110,7 @@ class OtherGroups:
         if known is None or known[0] != endpoint:
             if known is not None:
                 self._closing.start(known[1].close(grace=CLOSE_SECONDS))
-            known = self._channels[group] = endpoint, self._dial(endpoint, OPTIONS)
+            known = self._channels[group] = endpoint, self._dial(endpoint, CHANNEL_OPTIONS)
         return stubs.MovesStub(known[1]), self.marks.made(method, group)
 
 

@@ -6,9 +6,8 @@ after the request is confirmed: a former master does not get that far.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from duolog import _errors as sdk
 from duolog._background import all_of
@@ -16,6 +15,7 @@ from duolog._background import all_of
 from duolog_server.ha.moverevents import Ask, Refused, Reply, Request, Reserve, Revoke
 from duolog_server.ha.movetarget import is_absence, note, records_for, reply_to
 from duolog_server.node.core.core import Core
+from duolog_server.node.core.keyedlocks import KeyedLocks
 from duolog_server.node.moving.movecodec import Settings
 from duolog_server.store.errors import BadMessage
 from duolog_server.store.metadata import LITE, Json, TopicConfig
@@ -26,14 +26,6 @@ ANSWER_SECONDS = 8.0
 GROUPS_AT_ONCE = 100  # made for a topic
 
 
-@dataclass(slots=True)
-class _Turn:
-    """The lock for the requests of one topic, and the number of calls that want it."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    wanted: int = 0
-
-
 class MoveTarget:
     """Answers while this node is the master, and knows all that its group confirmed."""
 
@@ -42,7 +34,7 @@ class MoveTarget:
         self._core = core
         self._metadata = core.metadata
         self._group = group
-        self._turns: dict[str, _Turn] = {}
+        self._turns = KeyedLocks()  # for the requests of a topic
 
     async def answer(self, topic: str, request: Request, settings: Settings) -> Reply:
         """The answer of this group.
@@ -55,7 +47,7 @@ class MoveTarget:
         if isinstance(request, Reserve | Revoke) and request.came_from.group == self._group:
             raise sdk.BadRequest(f"a queue of group {self._group} cannot move to it")
         try:
-            async with asyncio.timeout(ANSWER_SECONDS), self._turn(topic):
+            async with asyncio.timeout(ANSWER_SECONDS), self._turns.lock(topic):
                 return await self._answered(topic, request, settings)
         except TimeoutError:
             raise sdk.Unavailable(f"no answer could be confirmed in {ANSWER_SECONDS:g} s") from None
@@ -134,15 +126,3 @@ class MoveTarget:
         for at in range(0, len(missing), GROUPS_AT_ONCE):
             some = missing[at : at + GROUPS_AT_ONCE]
             await all_of(*(self._metadata.ensure_group(name, by_name[name]) for name in some))
-
-    @asynccontextmanager
-    async def _turn(self, topic: str) -> AsyncIterator[None]:
-        turn = self._turns.setdefault(topic, _Turn())
-        turn.wanted += 1
-        try:
-            async with turn.lock:
-                yield
-        finally:
-            turn.wanted -= 1
-            if not turn.wanted:
-                del self._turns[topic]

@@ -12,7 +12,6 @@ import asyncio
 import hashlib
 from bisect import bisect_left
 from collections import Counter
-from dataclasses import dataclass, field
 
 import structlog
 from duolog import _errors as sdk
@@ -21,6 +20,7 @@ from google.protobuf.message import DecodeError
 
 from duolog_server.node.core.births import since
 from duolog_server.node.core.core import Core
+from duolog_server.node.core.keyedlocks import KeyedLocks
 from duolog_server.node.deferred.outbox import QUEUE as OUTBOX_QUEUE
 from duolog_server.node.deferred.outbox import TOPIC as OUTBOX_TOPIC
 from duolog_server.node.deferred.outbox import Outbox
@@ -60,14 +60,6 @@ _LATER = frozenset(
         PutMessageStatus.QUEUE_MOVED,
     )
 )
-
-
-@dataclass(slots=True)
-class _Turn:
-    """The lock for storing the batches of one sink, and the number of calls that want it."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    wanted: int = 0
 
 
 class _Earlier:
@@ -135,7 +127,7 @@ class PublishService:
         self._outbox = outbox
         self._sends = sends
         self._replication = replication
-        self._turns: dict[str, _Turn] = {}
+        self._turns = KeyedLocks()  # for storing the batches of a sink
 
     async def run(self) -> None:
         """Finish batches that an earlier master published, until cancelled."""
@@ -162,7 +154,7 @@ class PublishService:
         """The violated invariant between two events, empty for none: every lock is wanted by a
         call.
         """
-        unwanted = [sink for sink, turn in self._turns.items() if turn.wanted <= 0]
+        unwanted = self._turns.unwanted()
         if unwanted:
             return f"nobody wants to store for {unwanted}, and it is their turn"
         return ""
@@ -367,17 +359,10 @@ class PublishService:
         row = self._sinks.get(sink)
         if row is None or not row["staged"]:
             return
-        turn = self._turns.setdefault(sink, _Turn())
-        turn.wanted += 1
-        try:
-            async with turn.lock:
-                row = self._sinks.get(sink)
-                if row is not None and row["staged"]:
-                    await self._store(sink, dict(row))
-        finally:
-            turn.wanted -= 1
-            if not turn.wanted:
-                del self._turns[sink]
+        async with self._turns.lock(sink):
+            row = self._sinks.get(sink)
+            if row is not None and row["staged"]:
+                await self._store(sink, dict(row))
 
     async def _store(self, sink: str, row: Json) -> None:
         metadata = self._core.metadata

@@ -9,11 +9,11 @@ import pytest
 from duolog_server.ha.waiters import OffsetWaiters
 from duolog_server.node.broker import Broker
 from duolog_server.node.consuming.groups import Heartbeat
+from duolog_server.node.core.keyedlocks import _Turn
 from duolog_server.node.deferred.halfmessages import Decision, Half, HalfMessages
 from duolog_server.node.deferred.pendingtimers import PendingTimers
 from duolog_server.node.pop.popqueue import Lease, PopQueue
 from duolog_server.node.pop.subscriber import Line
-from duolog_server.node.service.publishservice import _Turn
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.metadata import TopicConfig
@@ -204,7 +204,7 @@ def ops_of_nothing(broker: Broker, patch: pytest.MonkeyPatch) -> None:
 
 
 def nobodys_turn(broker: Broker, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(broker.publishes, "_turns", {"s": _Turn()})
+    patch.setattr(broker.publishes._turns, "_turns", {"s": _Turn()})
 
 
 def waits_in_vain(broker: Broker, patch: pytest.MonkeyPatch) -> None:

@@ -173,7 +173,7 @@ async def test_requests_of_a_topic_are_answered_one_at_a_time(target: Broker) ->
     assert replies[:8] == replies[8:]
     places = {reply.place.queue_id for reply in replies if isinstance(reply, Reserved)}
     assert places == set(range(4, 12))
-    assert target.move_target._turns == {}
+    assert len(target.move_target._turns) == 0
 
 
 async def test_a_request_that_makes_no_sense_is_an_error(target: Broker) -> None:
