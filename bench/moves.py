@@ -1,10 +1,11 @@
 """Moves of a queue between two replica groups under load: for how long its puts wait.
 
-python -m bench.moves --moves 40 --switches 10 [--sync-flush]
+python -m bench.moves --moves 40 --switches 10 [--sync-flush] [--kafka 4 --mib 1024]
 
 Two groups of two nodes each, as processes; every put waits for both nodes of its group. One task
 sends to the queue that moves, one message after another; others send batches to all other queues.
-Beside it, in the same run: planned switches of a group's master. Prints a table and JSON; exit 1
+Beside it, in the same run: planned switches of a group's master, and reassignments of a partition
+of Kafka with as much data. Prints a table and JSON; exit 1
 where a target is missed.
 """
 
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import duolog
@@ -24,6 +26,7 @@ from duolog.testing._ports import free_endpoint
 
 from bench.failover import BATCH, BODY, SETTLE_SECONDS, Acks
 from bench.harness import Figure, fresh_directory, print_table
+from bench.peers.kafkamoves import reassigned
 from duolog_server.demo.measure import percentile
 
 GROUPS = ("a", "b")
@@ -131,7 +134,17 @@ async def moved(client: duolog.Client, acks: Acks, at: duolog.QueuePlace) -> duo
     return move
 
 
-async def measured(nodes: list[ForkedNode], moves: int, switches: int, how: str) -> list[Figure]:
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured. mib: in the queue before its first move. how: messages are flushed."""
+
+    moves: int
+    switches: int
+    mib: int
+    how: str
+
+
+async def measured(nodes: list[ForkedNode], plan: Plan) -> list[Figure]:
     """Moves there and back, then switches."""
     pauses: list[float] = []
     gaps: list[float] = []
@@ -140,9 +153,12 @@ async def measured(nodes: list[ForkedNode], moves: int, switches: int, how: str)
     async with duolog.Client(endpoints, timeout=SEND_SECONDS) as client:
         await whole(client)
         await client.admin.create_topic(TOPIC, QUEUES)
+        async with client.producer(timeout=SEND_SECONDS) as producer:
+            for _ in range(plan.mib):
+                await producer.send_batch(TOPIC, [bytes(1024)] * 1024, queue_id=0, group="a")
         at = duolog.QueuePlace("a", 0)
         async with load(client) as acks:
-            for _ in range(moves):
+            for _ in range(plan.moves):
                 began = time.monotonic()
                 move = await moved(client, acks, at)
                 assert move.to is not None, "it has moved"
@@ -152,7 +168,7 @@ async def measured(nodes: list[ForkedNode], moves: int, switches: int, how: str)
         failed = acks.failed
         await whole(client)
         async with load(client) as acks:
-            for _ in range(switches):
+            for _ in range(plan.switches):
                 began = time.monotonic()
                 await client.admin.failover()
                 await asyncio.sleep(1.0)
@@ -162,7 +178,7 @@ async def measured(nodes: list[ForkedNode], moves: int, switches: int, how: str)
     beside = f"planned switch p50 {percentile(switched, 0.5):.0f} ms" if switched else ""
     return [
         Figure(
-            f"puts to a queue that moves wait, under load, {how}, {moves} moves",
+            f"puts to a queue that moves wait, under load, {plan.how}, {plan.moves} moves",
             f"p50 <= {PAUSE_P50_MS:g} ms, p99 <= {PAUSE_P99_MS:g} ms, no send fails",
             f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, longest {max(pauses):.0f} ms; between two "
             f"answers p50 {percentile(gaps, 0.5):.0f} ms, longest {max(gaps):.0f} ms; "
@@ -174,21 +190,41 @@ async def measured(nodes: list[ForkedNode], moves: int, switches: int, how: str)
     ]
 
 
+def of_kafka(mib: int, times: int) -> Figure:
+    """Reassignments of a partition."""
+    with fresh_directory() as scratch:
+        gaps, seconds = reassigned(scratch, mib, times)
+    p50, took = percentile(gaps, 0.5), percentile(seconds, 0.5)
+    return Figure(
+        f"a partition of Kafka with {mib} MiB is reassigned, without other load, {times} times",
+        "none",
+        f"between two answers p50 {p50:.0f} ms, longest {max(gaps):.0f} ms; it takes {took:.0f} s",
+        "",
+        True,
+        {"gap_p50_ms": p50, "gap_max_ms": max(gaps), "seconds_p50": took},
+    )
+
+
 def main() -> int:
     """Run it."""
     parser = argparse.ArgumentParser(prog="python -m bench.moves")
     parser.add_argument("--moves", type=int, default=40)
     parser.add_argument("--switches", type=int, default=0, help="planned switches, beside them")
+    parser.add_argument("--kafka", type=int, default=0, help="reassignments in Kafka, beside them")
+    parser.add_argument("--mib", type=int, default=0, help="in the queue before the first move")
     parser.add_argument("--sync-flush", action="store_true")
     arguments = parser.parse_args()
     how = "SYNC_FLUSH" if arguments.sync_flush else "ASYNC_FLUSH"
+    plan = Plan(arguments.moves, arguments.switches, arguments.mib, how)
 
     async def run() -> list[Figure]:
         with fresh_directory() as scratch:
             async with groups(scratch, arguments.sync_flush) as nodes:
-                return await measured(nodes, arguments.moves, arguments.switches, how)
+                return await measured(nodes, plan)
 
     figures = asyncio.run(run())
+    if arguments.kafka:
+        figures.append(of_kafka(plan.mib, arguments.kafka))
     print_table(figures)
     print(json.dumps({figure.name: figure.numbers for figure in figures}))
     return 0 if all(figure.reached for figure in figures) else 1

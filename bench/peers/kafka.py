@@ -27,7 +27,7 @@ VERSION = "4.1.2"
 ARTIFACTS = (f"org.apache.kafka:kafka_2.13:{VERSION}", f"org.apache.kafka:kafka-tools:{VERSION}")
 CLUSTER = "ZHVvbG9nLWJlbmNoLXBlZQ"  # 16 bytes in base64, as Kafka wants an id
 HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-FORMAT_SECONDS = 60
+TOOL_SECONDS = 60
 TOOL_MESSAGES_PER_SECOND = {100: 1_000_000, 1024: 200_000}  # so that it runs as long as others
 
 
@@ -193,18 +193,8 @@ class Kafka:
 
     def servers(self, root: Path, replicated: bool) -> Brokers:
         """One broker, or two."""
-        jars = maven.jars(f"kafka-{VERSION}", ARTIFACTS)
         copies = 2 if replicated else 1
-        ports = free_ports(copies + 1)
-        processes = []
-        for number in range(1, copies + 1):
-            properties = root / f"kafka-{number}.properties"
-            properties.write_text(_properties(root, number, ports, copies))
-            _format(jars, properties)
-            command = _java(jars, *HEAP, f"kafka.Kafka {properties}")
-            processes.append(Server(f"kafka-{number}", command, root / f"kafka-{number}.log"))
-        address = ",".join(f"127.0.0.1:{port}" for port in ports[:-1])
-        return Brokers(processes, address, jars, self.tools)
+        return brokers(root, copies, copies, self.tools)
 
 
 class KafkaTools(Kafka):
@@ -241,14 +231,30 @@ class KafkaTools(Kafka):
     tools = True
 
 
-def _format(jars: Path, properties: Path) -> None:
-    """Make a broker's directory. Raises PeerFailed."""
-    command = _java(jars, f"kafka.tools.StorageTool format -t {CLUSTER} -c {properties}")
+def brokers(root: Path, count: int, copies: int, tools: bool = False) -> Brokers:
+    """Brokers, not yet started. copies: of each partition. Raises PeerFailed."""
+    jars = maven.jars(f"kafka-{VERSION}", ARTIFACTS)
+    ports = free_ports(count + 1)
+    processes = []
+    for number in range(1, count + 1):
+        properties = root / f"kafka-{number}.properties"
+        properties.write_text(_properties(root, number, ports, copies))
+        run_tool(jars, f"kafka.tools.StorageTool format -t {CLUSTER} -c {properties}")
+        command = _java(jars, *HEAP, f"kafka.Kafka {properties}")
+        processes.append(Server(f"kafka-{number}", command, root / f"kafka-{number}.log"))
+    address = ",".join(f"127.0.0.1:{port}" for port in ports[:-1])
+    return Brokers(processes, address, jars, tools)
+
+
+def run_tool(jars: Path, words: str) -> str:
+    """What a tool of Kafka prints. words: its class and arguments. Raises PeerFailed."""
+    name = words.split(" ", 1)[0].rsplit(".", 1)[-1]
     try:
         found = subprocess.run(
-            command, capture_output=True, text=True, timeout=FORMAT_SECONDS, check=False
+            _java(jars, words), capture_output=True, text=True, timeout=TOOL_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        raise PeerFailed("Kafka's storage tool did not end") from None
+        raise PeerFailed(f"Kafka's {name} did not end") from None
     if found.returncode:
-        raise PeerFailed(f"Kafka's storage tool failed: {(found.stdout + found.stderr)[-500:]}")
+        raise PeerFailed(f"Kafka's {name} failed: {(found.stdout + found.stderr)[-500:]}")
+    return found.stdout
