@@ -213,7 +213,7 @@ test-containers: venv  ## Only the tests that need containers; they fail where n
 
 CHAOS := $(BIN)/python -m duolog_server.chaos
 
-chaos: venv etcd  ## Break processes for an hour: kills, pauses, etcd, full disks, power cuts (root, etcd).
+chaos: venv etcd  ## Break processes for an hour: kills, pauses, etcd, full disks, power cuts, moves (root, etcd).
 	@$(CHAOS) --kill 300 --lasts 0.3 --gap 0.2 --name kills
 	@$(CHAOS) --pause 20 --lasts 9 --name pauses
 	@$(CHAOS) --stall 40 --name stalls
@@ -223,6 +223,7 @@ chaos: venv etcd  ## Break processes for an hour: kills, pauses, etcd, full disk
 	@$(CHAOS) --etcd 3 --etcd-kill 20 --kill 20 --lasts 2 --name etcd
 	@$(CHAOS) --disks 160 --disk-full 10 --disk-hang 10 --kill 10 --lasts 2 --name disks
 	@$(CHAOS) --disks 160 --flush SYNC_FLUSH --power-cut-all 50 --least-ok 50 --name power
+	@$(CHAOS).moves --moves 200
 
 chaos-containers: venv  ## Break the compose cluster: kills, partitions, pauses (make up first).
 	@$(CHAOS) --target containers --kill 30 --disconnect 50 --cut-one-way 50 --pause 10 --lasts 5 \
