@@ -411,7 +411,7 @@ class RunningMove:
             offset = metadata.store_seal(self.topic, queue_id, seal)
         except (sdk.DuologError, StoreError):
             # Surely not stored. Unless the target has begun, puts need not wait for the next
-            # attempt: they are told the same, such as that the disk is full.
+            # attempt, and fail for the same reason, such as a full disk.
             if self.mover is not None and self.mover.is_own:
                 self._release(None)
             raise
