@@ -133,6 +133,11 @@ class Mover:
         """Where puts are to go; None: they are stored here, or wait."""
         return self.to if self.state in MOVED else None
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it began in this mastership: without a seal, nothing has begun at the target."""
+        return began_in(self.move) == self.epoch
+
     def step(self, event: Event) -> tuple["Mover", tuple[Effect, ...]]:
         """Take one event."""
         match event:
@@ -148,8 +153,7 @@ class Mover:
                 return self._held(end)
             case NotSealed() if self.state is State.SEALING:
                 # Where the target has begun, the end stays as it is.
-                own = began_in(self.move) == self.epoch
-                return replace(self, end=-1 if own else self.end), (Hold(),)
+                return replace(self, end=-1 if self.is_own else self.end), (Hold(),)
             case Sealed() if self.state is State.SEALING:
                 return self._go(State.OPENING)
             case Answered(reply) if self.settled and self._concerns(reply):

@@ -149,12 +149,7 @@ class GroupsService(stubs.GroupsServicer):
         for topic in topics:
             self._admission.readable_topic(topic)
         await self._metadata.ensure_group(request.group)
-        await begin(
-            self._core,
-            request.group,
-            topics,
-            lambda topic, queue: offset_at(self._core, topic, queue, start),
-        )
+        await begin(self._core, request.group, topics, lambda topic, queue: start)
 
     @unary
     async def SendBack(self, request: wire.SendBackRequest, context: Caller) -> wire.SendBackReply:

@@ -8,6 +8,7 @@ from duolog._message import RETRY_PREFIX
 
 from duolog_server.node.core.core import Core
 from duolog_server.store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.queueends import QueueKey
 
 
 def offset_at(core: Core, topic: str, queue_id: int, at: Start | int) -> int:
@@ -37,7 +38,7 @@ def position_of(core: Core, group: str, topic: str, queue_id: int, committed: in
 
 
 async def begin(
-    core: Core, group: str, topics: Iterable[str], place: Callable[[str, int], int]
+    core: Core, group: str, topics: Iterable[str], place: Callable[[str, int], Start]
 ) -> None:
     """Fix where a group begins, in every queue of these topics of which it has no offset.
 
@@ -48,6 +49,8 @@ async def begin(
     Raises UnknownTopic, and the errors of a change of metadata.
     """
     offsets: dict[str, dict[int, int]] = {}
+    ends: list[QueueKey] = []  # at which it begins, and that are sealed
+    seals = core.metadata.tables.moves.seals
     for topic in topics:
         known = core.metadata.tables.offsets.get((topic, group), {})
         config = core.metadata.topics.get(topic)
@@ -59,9 +62,17 @@ async def begin(
         elif any(queue < config.queues for queue in known):  # a guest's is of another queue
             at = partial(offset_at, core, at=Start.EARLIEST)
         else:
-            at = place
+            at = partial(_placed, core, place)
+            some = (queue for queue in seals.get(topic, ()) if queue not in known)
+            ends += [(topic, queue) for queue in some if place(topic, queue) is Start.LATEST]
         row = {queue: at(topic, queue) for queue in range(config.queues) if queue not in known}
         if row:
             offsets[topic] = row
-    if offsets:
+    if ends:
+        await core.metadata.begin_at_ends(group, offsets, ends)
+    elif offsets:
         await core.metadata.begin(group, offsets)
+
+
+def _placed(core: Core, place: Callable[[str, int], Start], topic: str, queue_id: int) -> int:
+    return offset_at(core, topic, queue_id, place(topic, queue_id))

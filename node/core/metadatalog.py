@@ -52,6 +52,7 @@ from duolog_server.store.moves import Moves, Seal, seal_record
 from duolog_server.store.names import check_topic
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.puts import QUEUE_ID_MAX
+from duolog_server.store.queueends import QueueKey
 from duolog_server.store.reader import Wanted
 from duolog_server.store.status import BrokerRole, PutMessageStatus
 
@@ -105,6 +106,9 @@ def _nobody_knows() -> sdk.DuologError | None:
     raise AssertionError("the broker says whether metadata may be changed")
 
 
+BeginAtEnds = Callable[[str, dict[str, dict[int, int]], Collection[QueueKey]], Awaitable[None]]
+
+
 class MetadataLog:
     """The metadata tables; stores and applies their changes."""
 
@@ -133,6 +137,8 @@ class MetadataLog:
         self.offsets_moved: list[Callable[[Collection[tuple[str, str, int]]], None]] = []
         self.gates_changed: list[Callable[[Collection[tuple[str, str, int]]], None]] = []
         self.sealed: list[Callable[[], None]] = []  # called when a queue was sealed
+        # `begin` for a group that begins at the ends of some sealed queues. Set by the crossings.
+        self.begin_at_ends: BeginAtEnds
         # Called with forgotten light queues and their ends.
         self.light_queues_forgotten: list[Callable[[dict[str, int]], None]] = []
         self._read = 0  # queue offset up to which records were read

@@ -7,12 +7,14 @@ noted in the log, has the later places closed, the last one first, and is done o
 
 import asyncio
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
 import structlog
 from duolog import _errors as sdk
+from duolog._background import all_of
 
 from duolog_server.node.core.core import Core
 from duolog_server.node.core.slices import Slices
@@ -21,6 +23,7 @@ from duolog_server.store import crossing
 from duolog_server.store.crossing import Close, Crossed, Progress
 from duolog_server.store.metadata import NOT_THE_SHAPE, Json
 from duolog_server.store.moves import Place, Seal
+from duolog_server.store.queueends import QueueKey
 
 log = structlog.get_logger("duolog.node")
 
@@ -50,6 +53,7 @@ class Crossings:
         self._metadata = core.metadata
         self._others = others
         self._crossed: dict[Reader, int] = {}  # see `Progress.crossed`; of this mastership
+        self._begins: dict[Reader, int] = {}  # where those begin that came at the end of a name
         self._due: dict[Reader, None] = {}
         self._sweep_is_due = True
         self._silent: set[str] = set()  # replica groups that did not answer last
@@ -57,6 +61,7 @@ class Crossings:
         core.metadata.offsets_moved.append(self._moved)
         core.metadata.gates_changed.append(self._gates_changed)
         core.metadata.sealed.append(self._sweep_soon)
+        core.metadata.begin_at_ends = self.begin
         core.metadata.group_deleted.append(lambda group: self._forget(1, group))
         core.metadata.topic_deleted.append(lambda topic: self._forget(0, topic))
 
@@ -89,6 +94,7 @@ class Crossings:
     def role_changed(self) -> None:
         """See Part: this mastership reports all groups again."""
         self._crossed.clear()
+        self._begins.clear()
         self._due.clear()
         self._sweep_soon()
 
@@ -98,7 +104,7 @@ class Crossings:
 
     def _forget(self, at: int, name: str) -> None:
         """A topic or a group was deleted: a new one of its name has crossed nothing."""
-        for table in (self._crossed, self._due):
+        for table in (self._crossed, self._begins, self._due):
             for reader in [reader for reader in table if reader[at] == name]:
                 del table[reader]
 
@@ -189,11 +195,14 @@ class Crossings:
             )
 
     async def _tell(self, reader: Reader, seal: Seal, told: Crossed) -> None:
-        await self._cross(reader, seal.following, crossed=told.offset, resets=told.resets)
+        begin = self._begins.get(reader, 0)
+        what = {"crossed": told.offset, "resets": told.resets, "begin": begin}
+        await self._cross(reader, seal.following, **what)
         here = self._progress(reader)  # a failover or a deletion may have come meanwhile
         is_told = crossing.to_tell(here, seal.end) == told
         if is_told and self._seal_of(reader) is seal and self._leads():
             self._crossed[reader] = crossing.on_answer(here, told).crossed
+            self._begins.pop(reader, None)
 
     def _seal_of(self, reader: Reader) -> Seal | None:
         topic, _, queue_id = reader
@@ -218,6 +227,38 @@ class Crossings:
         place = {"topic": topic, "group": group, "queue": queue_id}
         await self._metadata.change({"op": op, **place, **what})
 
+    # -- a new group ---------------------------------------------------------------------------
+
+    async def begin(
+        self, group: str, offsets: dict[str, dict[int, int]], ends: Collection[QueueKey]
+    ) -> None:
+        """A group begins, at the ends of some sealed queues: it is to read their names from where
+        they end now, which their last places tell.
+
+        Where that is not told in 3 s, it gets all that came since the queue moved; so it does where
+        this mastership ends before it has crossed. Raises as `MetadataLog.begin`.
+        """
+        readers = [(topic, group, queue_id) for topic, queue_id in ends]
+        told = dict[Reader, int]()
+
+        async def ask(some: Sequence[Reader]) -> None:
+            for reader in some:
+                told[reader] = await self._end(reader)
+
+        with suppress(TimeoutError, sdk.DuologError):
+            async with asyncio.timeout(CALL_SECONDS):
+                await all_of(*(ask(readers[at::AT_ONCE]) for at in range(AT_ONCE)))
+        for reader, end in told.items():
+            if self._progress(reader).committed is None:
+                self._begins[reader] = end
+        try:
+            await self._metadata.begin(group, offsets)
+        finally:
+            for reader in told:
+                topic, _, queue_id = reader
+                if self._progress(reader).committed != offsets[topic][queue_id]:
+                    self._begins.pop(reader, None)  # other members had it begin elsewhere
+
     # -- resets --------------------------------------------------------------------------------
 
     async def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
@@ -236,6 +277,7 @@ class Crossings:
             if begun is None:
                 continue
             found[queue_id] = offset
+            self._begins.pop(reader, None)
             if seal is not None and (offset < seal.end or here.going_back is not None):
                 await self._change("go_back", reader, offset=offset, resets=begun.resets)
                 await self._go_back(reader)
@@ -277,6 +319,8 @@ class Crossings:
         if guest is None or guest.first is None:
             place = f"{request.topic}/{request.queue_id}"
             raise sdk.Unavailable(f"{place} continues no other queue here, or not yet")
+        if request.HasField("end"):
+            return wire.CrossReply(end=await self._end(reader))
         if request.HasField("crossed"):
             await self._come(request, reader, guest.first)
         else:
@@ -296,9 +340,22 @@ class Crossings:
                 f"{request.topic}/{request.queue_id} begins at {first}, not at {request.crossed}"
             )
         await self._metadata.ensure_group(request.group, _settings(request))
-        told, here = Crossed(request.crossed, request.resets), self._progress(reader)
+        at, seal = max(first, request.begin), self._seal_of(reader)
+        end = at if seal is None else min(at, seal.end)
+        told, here = Crossed(end, request.resets), self._progress(reader)
         if crossing.on_crossed(here, told) != here:
+            self._begins.pop(reader, None)
+            if end < at:
+                self._begins[reader] = at
             await self._change("crossed", reader, offset=told.offset, resets=told.resets)
+
+    async def _end(self, reader: Reader) -> int:
+        """Where a name ends, as its last place has it. Raises DuologError."""
+        topic, _, queue_id = reader
+        seal = self._seal_of(reader)
+        if seal is None:
+            return self._core.store.queue_range(topic, queue_id)[1]
+        return (await self._cross(reader, seal.following, end=True)).end
 
     async def _closed_later(
         self, request: wire.CrossRequest, reader: Reader

@@ -407,7 +407,14 @@ class RunningMove:
     async def _sealed(self, seal: Seal) -> Sealed | NotSealed | None:
         """Store a seal, and wait until it is confirmed, however long that takes."""
         metadata, queue_id = self._ports.metadata, self.span.at.queue_id
-        offset = metadata.store_seal(self.topic, queue_id, seal)
+        try:
+            offset = metadata.store_seal(self.topic, queue_id, seal)
+        except (sdk.DuologError, StoreError):
+            # Surely not stored. Unless the target has begun, puts need not wait for the next
+            # attempt, and fail for the same reason, such as a full disk.
+            if self.mover is not None and self.mover.is_own:
+                self._release(None)
+            raise
         while True:
             try:
                 await metadata.applied(offset)

@@ -199,7 +199,7 @@ class Known(_message.Message):
     def __init__(self, count: _Optional[int] = ..., queue_offset: _Optional[int] = ...) -> None: ...
 
 class CrossRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "group", "group_settings", "resets", "crossed", "close")
+    __slots__ = ("topic", "queue_id", "group", "group_settings", "resets", "crossed", "close", "end", "begin")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -207,6 +207,8 @@ class CrossRequest(_message.Message):
     RESETS_FIELD_NUMBER: _ClassVar[int]
     CROSSED_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     group: str
@@ -214,12 +216,16 @@ class CrossRequest(_message.Message):
     resets: int
     crossed: int
     close: bool
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., group: _Optional[str] = ..., group_settings: _Optional[bytes] = ..., resets: _Optional[int] = ..., crossed: _Optional[int] = ..., close: _Optional[bool] = ...) -> None: ...
+    end: bool
+    begin: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., group: _Optional[str] = ..., group_settings: _Optional[bytes] = ..., resets: _Optional[int] = ..., crossed: _Optional[int] = ..., close: _Optional[bool] = ..., end: _Optional[bool] = ..., begin: _Optional[int] = ...) -> None: ...
 
 class CrossReply(_message.Message):
-    __slots__ = ("resets", "open")
+    __slots__ = ("resets", "open", "end")
     RESETS_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     resets: int
     open: bool
-    def __init__(self, resets: _Optional[int] = ..., open: _Optional[bool] = ...) -> None: ...
+    end: int
+    def __init__(self, resets: _Optional[int] = ..., open: _Optional[bool] = ..., end: _Optional[int] = ...) -> None: ...

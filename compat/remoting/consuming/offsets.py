@@ -153,10 +153,9 @@ class Offsets:
             return -1
         start = Start.EARLIEST if member.begins == FROM_FIRST else Start.LATEST
 
-        def place(topic: str, queue_id: int) -> int:
-            if header.set_zero_if_not_found and self._is_small((topic, queue_id)):
-                return 0
-            return offset_at(self._core, topic, queue_id, start)
+        def place(topic: str, queue_id: int) -> Start:
+            small = header.set_zero_if_not_found and self._is_small((topic, queue_id))
+            return Start.EARLIEST if small else start
 
         await begin(self._core, group, (topic,), place)
         return self._core.metadata.tables.committed(group, topic, header.queue_id)
@@ -169,10 +168,9 @@ class Offsets:
         if latest:
             await begin(self._core, group, (topic,), self._latest)
 
-    def _latest(self, topic: str, queue_id: int) -> int:
+    def _latest(self, topic: str, queue_id: int) -> Start:
         """The end of a queue, or the first message of a small one."""
-        key = topic, queue_id
-        return 0 if self._is_small(key) else offset_at(self._core, *key, Start.LATEST)
+        return Start.EARLIEST if self._is_small((topic, queue_id)) else Start.LATEST
 
     async def begin_at(
         self, peer: Peer, group: str, key: QueueKey, offset: int, lite: bool

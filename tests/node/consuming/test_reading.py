@@ -17,6 +17,7 @@ from duolog_server.node.identity.quotas.quotas import Wait
 from duolog_server.store.births import Births
 from duolog_server.store.kernels import decode
 from duolog_server.store.metadata import Metadata
+from duolog_server.store.moves import Moves
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.reader import EMPTY_TABLE, GetMessageStatus, GetResult, Wanted
 
@@ -198,7 +199,7 @@ class Queues:
             ),
             metadata=SimpleNamespace(
                 births=births,
-                tables=SimpleNamespace(offsets=self.known),
+                tables=SimpleNamespace(offsets=self.known, moves=Moves()),
                 topics={
                     "T": SimpleNamespace(queues=3),
                     "%RETRY%g": SimpleNamespace(queues=1),
@@ -228,10 +229,10 @@ async def test_a_group_begins_once_in_each_queue() -> None:
     queues = Queues()
 
     async def begin(*topics: str) -> None:
-        await offsets.begin(queues.core, "g", topics, lambda topic, queue: 20 + queue)
+        await offsets.begin(queues.core, "g", topics, lambda topic, queue: Start.LATEST)
 
     await begin("T", "%RETRY%g")
-    assert queues.begun == [("g", {"T": {0: 20, 1: 21, 2: 22}, "%RETRY%g": {0: 14}})]
+    assert queues.begun == [("g", {"T": {0: 30, 1: 30, 2: 30}, "%RETRY%g": {0: 14}})]
     queues.known["T", "g"] = {0: 25, 1: 25}
     queues.known["%RETRY%g", "g"] = {0: 14}
     await begin("T", "%RETRY%g")

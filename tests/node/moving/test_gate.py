@@ -91,18 +91,67 @@ async def test_a_group_that_has_not_read_the_first_span_gets_nothing_of_the_next
             assert await read(consumer, 3) == numbered(3, 6)
 
 
-@pytest.mark.parametrize("start", [duolog.Start.EARLIEST, duolog.Start.LATEST])
 async def test_a_new_group_crosses_a_span_that_holds_nothing(
-    nodes: dict[str, Node], seams: Seams, start: duolog.Start
+    nodes: dict[str, Node], seams: Seams
 ) -> None:
-    """Where it begins at the end, it is given what came since the queue moved."""
     await seams.move(B)
     await seams.put(*numbered(0, 3))
-    async with (
-        client_of(nodes[A]) as client,
-        client.consumer("g", TOPIC, start=start) as consumer,
-    ):
+    async with client_of(nodes[A]) as client, client.consumer("g", TOPIC) as consumer:
         assert await read(consumer, 3) == numbered(0, 3)
+
+
+async def test_a_new_group_that_begins_at_the_end_gets_what_comes_from_then_on(
+    nodes: dict[str, Node], seams: Seams
+) -> None:
+    """Behind all places of a queue; one that is set back reads all of them."""
+    await seams.put(*numbered(0, 2))
+    for group in (B, A):
+        await seams.move(group)
+        await seams.put(*numbered(2, 4))
+    latest = duolog.Start.LATEST
+    async with client_of(nodes[A]) as client:
+        async with client.consumer("g", TOPIC, start=latest, commit_interval=0.05) as consumer:
+            await until(lambda: seams.may_read("g", seams.at))
+            await seams.put(b"new")
+            assert await read(consumer, 1) == [b"new"]
+        assert not seams.broker(A).crossings._begins
+        assert not seams.broker(B).crossings._begins
+        await client.admin.reset_group("g", TOPIC, duolog.Start.EARLIEST)
+        async with client.consumer("g", TOPIC) as consumer:
+            assert await read(consumer, 7) == [*numbered(0, 4), *numbered(2, 4), b"new"]
+
+
+async def test_a_new_group_skips_nothing_where_the_last_place_does_not_tell_its_end(
+    nodes: dict[str, Node], seams: Seams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await seams.put(*numbered(0, 2))
+    await seams.move(B)
+    await seams.put(*numbered(2, 4))
+    source = seams.broker(A)
+    async with client_of(nodes[A]) as client:
+        with monkeypatch.context() as unreachable:
+            unreachable.setattr(source.other_groups, "_master_of", lambda group: "")
+            await client.admin.put_group("g")
+            await source.metadata.begin_at_ends("g", {TOPIC: {0: 2}}, [(TOPIC, 0)])
+        async with client.consumer("g", TOPIC, start=duolog.Start.LATEST) as consumer:
+            assert await read(consumer, 2) == numbered(2, 4)
+
+
+async def test_a_group_that_other_members_had_begin_at_the_beginning_skips_nothing(
+    nodes: dict[str, Node], seams: Seams
+) -> None:
+    await seams.put(*numbered(0, 2))
+    await seams.move(B)
+    await seams.put(*numbered(2, 4))
+    metadata = seams.broker(A).metadata
+    async with client_of(nodes[A]) as client:
+        await client.admin.put_group("g")
+        await asyncio.gather(
+            metadata.begin_at_ends("g", {TOPIC: {0: 2}}, [(TOPIC, 0)]),
+            metadata.begin("g", {TOPIC: {0: 0}}),
+        )
+        async with client.consumer("g", TOPIC) as consumer:
+            assert await read(consumer, 4) == numbered(0, 4)
 
 
 async def test_a_queue_goes_through_several_places_and_back(

@@ -24,7 +24,7 @@ from duolog_server.store.columns import Columns
 from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.metadata import altered, follow_moves
 from duolog_server.store.moves import Guest, Moves, Place, guest_record
-from duolog_server.store.status import PutMessageStatus
+from duolog_server.store.status import PutMessageStatus, RunningFlags
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 from tests.support import NOW
@@ -319,6 +319,32 @@ async def test_a_seal_that_cannot_be_stored_is_made_where_the_queue_ends_later(
     progress = await source.begin()
     assert (progress.state, progress.end, len(refused)) == ("DONE", 3, 3)
     assert source.target.moves.first_of("T", 4) == 3
+
+
+async def test_puts_are_told_that_the_disk_is_full_and_do_not_wait_for_the_seal(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, attempts = source.broker, list[bool]()
+    write, flags = broker.log.write, broker.store.flags
+    monkeypatch.setattr("duolog_server.node.moving.runningmove.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("duolog_server.node.moving.runningmove.PAUSE_SECONDS_MAX", 0.0)
+
+    def full(batch: PutBatch) -> PutResult:
+        if b'"op":"seal"' in batch.columns.bodies.tobytes():
+            attempts.append(source.is_held())
+            if len(attempts) == 1:
+                flags.set(RunningFlags.DISK_FULL)
+        return write(batch)
+
+    monkeypatch.setattr(broker.log, "write", full)
+    task = source.begin()
+    await until(lambda: len(attempts) > 2)
+    assert all(attempts), "no put comes between the end and the seal"
+    refused = await source.put(b"x")
+    assert "DISK_FULL" in refused.reason
+    assert not source.is_held()
+    flags.clear(RunningFlags.DISK_FULL)
+    assert (await task).state == "DONE"
 
 
 async def test_puts_wait_while_no_change_is_taken(source: Source) -> None:
