@@ -206,7 +206,8 @@ class Mover:
         match self.state, row:
             case State.PREPARING, Row() if row.move or row.at != self.span.at:
                 ended = replace(self, state=State.ENDED, seen=seen)
-                return ended, (Report("the queue moves already"),)
+                why = "it moves already" if row.move else f"it is at {row.at} by the registry"
+                return ended, (Report(f"{why}: try again"),)
             case State.WITNESSING, Row() if names_later(row, self.span):
                 return self._go(following, seen=seen)
             case State.CLEARING, Row() if row.move not in ("", self.move, *self.burnt):

@@ -93,6 +93,7 @@ class MoveService:
         self._slots = asyncio.Semaphore(MOVES_AT_ONCE)
         self._number = 0
         self._settled = asyncio.Event()
+        self._scan_now = asyncio.Event()
         core.metadata.topic_deleted.append(self._topic_deleted)
 
     # -- life --------------------------------------------------------------------------------------
@@ -162,13 +163,16 @@ class MoveService:
         for move in list(self._moves.values()):
             self._settle(move)
         while True:
+            self._scan_now.clear()
             try:
                 await self._scan(epoch)
             except sdk.DuologError as error:
                 log.debug("rows of moved queues were not compared", reason=str(error))
-                await asyncio.sleep(PAUSE_SECONDS_MAX)
-            else:
-                await asyncio.sleep(SCAN_SECONDS)
+                self._scan_now.set()
+            await asyncio.sleep(min(PAUSE_SECONDS_MAX, SCAN_SECONDS))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SCAN_SECONDS):
+                    await self._scan_now.wait()
 
     def _resume(self, epoch: Epoch, rows: Rows) -> None:
         """Take up what the rows say of queues of this group, and at first what its seals say."""
@@ -206,6 +210,7 @@ class MoveService:
         move.step(Settled())
 
     def _topic_deleted(self, topic: str) -> None:
+        self._scan_now.set()  # a topic of its name may not move as long as there are its rows
         for queue in [queue for queue in self._moved if queue[0] == topic]:
             self._moved.discard(queue)
             self._passing.release(*queue, None)

@@ -167,11 +167,17 @@ def test_a_lost_answer_of_the_registry_is_told_by_the_row() -> None:
     assert after(*WITNESSING, Conflict(Seen(DONE, 8)))[0].state is State.DONE
 
 
-@pytest.mark.parametrize("row", [replace(PREPARED, move="a-2-0"), DONE])
-def test_a_queue_that_moves_already_does_not_move_again(row: Row) -> None:
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (replace(PREPARED, move="a-2-0"), "it moves already: try again"),
+        (DONE, f"it is at {DONE.at} by the registry: try again"),
+    ],
+)
+def test_a_queue_that_moves_already_does_not_move_again(row: Row, told: str) -> None:
     mover, effects = begin(SPAN, "b", "a-2-1", Seen(row, 3))
     assert mover.state is State.ENDED
-    assert effects == (Report("the queue moves already"),)
+    assert effects == (Report(told),)
     assert after(Conflict(Seen(row, 3)))[0].state is State.ENDED
 
 

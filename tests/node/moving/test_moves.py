@@ -96,10 +96,12 @@ def quick_scans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duolog_server.node.moving.moveservice.SCAN_SECONDS", 0.05)
 
 
-@pytest.mark.usefixtures("quick_scans")
 async def test_a_topic_that_is_deleted_everywhere_and_made_again_moves_again(
-    nodes: dict[str, Node],
+    nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """At once: its rows are not left to the next scan."""
+    monkeypatch.setattr("duolog_server.node.moving.moveservice.PAUSE_SECONDS_MAX", 0.01)
+    monkeypatch.setattr("duolog_server.node.moving.moveservice.SCAN_SECONDS", 3600.0)
     a, b = broker_of(nodes[A]), broker_of(nodes[B])
     for _ in range(2):
         await make_topic(a)
