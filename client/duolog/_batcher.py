@@ -20,6 +20,7 @@ from typing import Any
 from duolog._background import Background, without_frames
 from duolog._columns import pack
 from duolog._errors import BadRequest, BufferFull, MessageTooLarge, Unavailable
+from duolog._places import Slot
 from duolog._posted import (
     ALL,
     MESSAGE_BYTES,
@@ -33,7 +34,6 @@ from duolog._posted import (
 from duolog._receipts import Part, Receipt
 from duolog._sending import Batch, Sender
 from duolog._terms import PLAIN, Terms
-from duolog._topics import Slot
 
 BATCH_BYTES = 1 << 20  # the least that limits.request_bytes_max may be: gRPC tells of no limit
 BATCH_MESSAGES = 16_384

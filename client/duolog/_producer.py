@@ -35,12 +35,13 @@ from duolog._checks import (
 from duolog._columns import pack, property_text, repeat
 from duolog._errors import BadRequest, UnknownTopic
 from duolog._forks import Owned
+from duolog._places import Slot
 from duolog._posted import MESSAGE_BYTES, SEND_BYTES, Posted, Told
 from duolog._receipts import BatchReceipt, Part, Receipt
 from duolog._router import Router
 from duolog._sending import IN_FLIGHT_MAX, Batch, Sender, SendOptions
 from duolog._terms import PLAIN, Terms
-from duolog._topics import Slot, TopicCache
+from duolog._topics import TopicCache
 from duolog._unrouted import Goal, Place, Unrouted
 
 if TYPE_CHECKING:

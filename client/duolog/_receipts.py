@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+from duolog._descriptions import QueuePlace
 from duolog._errors import ResultUnknown
+from duolog._places import Slot
 from duolog.wire import duolog_pb2 as wire
 
 _STATUS_NAMES: dict[int, str] = {number: name for name, number in wire.PutStatus.items()}
@@ -47,7 +49,7 @@ class Receipt:
 
     @property
     def queue_id(self) -> int:
-        """Queue in the topic."""
+        """Queue in the topic: its name, with `group`, which it keeps where it moves."""
         return self._part.queue_id
 
     @property
@@ -82,8 +84,13 @@ class Receipt:
 
     @property
     def group(self) -> str:
-        """Replica group that the queue lies in."""
+        """Replica group in which the queue was made."""
         return self._part.group
+
+    @property
+    def place(self) -> QueuePlace:
+        """Where the queue was when the node answered; of a delayed message, where it waits."""
+        return self._part.place
 
     def _values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in _RECEIPT_FIELDS)
@@ -104,7 +111,7 @@ class Receipt:
 
 _RECEIPT_FIELDS = (
     *("topic", "queue_id", "queue_offset", "unique_key", "store_time_ms"),
-    *("status", "duplicate", "epoch", "group"),
+    *("status", "duplicate", "epoch", "group", "place"),
 )
 
 
@@ -136,7 +143,10 @@ class BatchReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Messages [first, first + count) of a batch, stored at consecutive queue offsets."""
+    """Messages [first, first + count) of a batch, stored at consecutive queue offsets.
+
+    group, queue_id: the queue's name. place: see `Receipt`.
+    """
 
     topic: str
     queue_id: int
@@ -149,6 +159,7 @@ class Part:
     duplicate: bool = False
     epoch: int = 0
     group: str = ""
+    place: QueuePlace = QueuePlace("", 0)
 
     def receipt(self, k: int, producer_id: bytes) -> Receipt:
         """Position of the k-th of its messages."""
@@ -159,19 +170,31 @@ class Part:
         return made
 
 
-def parts_of(
-    request: wire.AppendRequest, reply: wire.AppendReply, group: str, count: int, first: int
-) -> list[Part]:
-    """Positions of the messages [first, first + count) of a batch, from an answer."""
-    parts = []
-    done = 0
-    status = _STATUS_NAMES[reply.status]
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Messages [first, first + count) of a batch, and the queue that they were sent to."""
+
+    name: Slot
+    place: Slot
+    first: int
+    count: int
+
+
+def parts_of(request: wire.AppendRequest, reply: wire.AppendReply, sent: Sent) -> list[Part]:
+    """Positions of messages that were sent, from an answer."""
+    moved, place = reply.HasField("stored_at"), QueuePlace(*sent.place)
+    if moved:
+        place = QueuePlace(reply.stored_at.group, reply.stored_at.queue_id)
+    status, parts, done = _STATUS_NAMES[reply.status], list[Part](), 0
     for run in reply.duplicates:
+        # Of a producer whose id was given, it may be in another queue.
+        here = run.topic == request.topic and (moved or run.queue_id == request.queue_id)
+        group, queue_id = sent.name if here else (sent.place[0], run.queue_id)
         parts.append(
             Part(
                 run.topic,
-                run.queue_id,
-                first + done,
+                queue_id,
+                sent.first + done,
                 run.count,
                 run.queue_offset,
                 request.sequence + done,
@@ -180,23 +203,25 @@ def parts_of(
                 True,
                 reply.master_epoch,
                 group,
+                place,
             )
         )
         done += run.count
-    if done < count:
+    if done < sent.count:
         parts.append(
             Part(
                 request.topic,
-                request.queue_id,
-                first + done,
-                count - done,
+                sent.name[1],
+                sent.first + done,
+                sent.count - done,
                 reply.queue_offset,
                 request.sequence + done,
                 reply.store_time,
                 status,
                 False,
                 reply.master_epoch,
-                group,
+                sent.name[0],
+                place,
             )
         )
     return parts

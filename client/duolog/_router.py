@@ -55,6 +55,10 @@ class Router(Owned):
         """More than one group can be reached."""
         return len(self._connections) > 1
 
+    def reaches(self, group: str) -> bool:
+        """Whether `connection` has one to a group."""
+        return group in self._connections
+
     def unreachable(self) -> list[str]:
         """Groups of the cluster of which no node told an address yet: they may hold any topic."""
         return sorted(self._routes.keys() - self._connections.keys())

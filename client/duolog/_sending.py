@@ -3,7 +3,9 @@
 Rules: a repeated request has the same sequence, so it is stored once; a refusal says nothing about
 earlier tries that had no answer; a batch without a queue of its own goes to another replica group
 only where the first one surely has not stored it; what the master stored and could not confirm is
-sent again until it can: a repeat waits on the node for what is stored already.
+sent again until it can: a repeat waits on the node for what is stored already. A batch goes to the
+place where its queue is now, and a repeat where the first try went, also if the queue moved
+meanwhile: that place knows what became of it, and passes it on.
 """
 
 import asyncio
@@ -31,11 +33,13 @@ from duolog._errors import (
     Unavailable,
     UnknownTopic,
 )
-from duolog._receipts import Part, Unconfirmed, parts_of, status_name, unique_key
+from duolog._places import Slot
+from duolog._receipts import Part, Sent, Unconfirmed, parts_of, status_name, unique_key
 from duolog._router import Router
 from duolog._runtime import MESSAGE_BYTES_MAX
 from duolog._terms import PLAIN, Terms
-from duolog._topics import LogEnd, Slot, TopicCache
+from duolog._topics import LogEnd, TopicCache
+from duolog._ways import Way, Ways, answered
 from duolog.wire import duolog_pb2 as wire
 
 IN_FLIGHT_MAX = 8
@@ -114,6 +118,7 @@ class Sender:
         self.producer_id = options.producer_id or router.runtime.chance.randbytes(10)
         self._accept_weak = options.accept_weak
         self.window = Window(IN_FLIGHT_MAX)
+        self.ways = Ways(self._place_of)
         self._sequence = 0
         self._round = itertools.count()
 
@@ -131,10 +136,25 @@ class Sender:
             slots = self.topics.at_hand(topic, now)
             if not slots:
                 slots = await self.topics.slots(topic, seconds, create=True)
+            slot, way = self._turn(topic, slots, loop.time())
+        else:
+            way = self.ways.begin(topic, slot, now)
+        way = way or await self.ways.begin_later(topic, slot, deadline)
+        return await _Delivery(self, batch, way, seconds, deadline).run()
+
+    def _turn(self, topic: str, slots: list[Slot], now: float) -> tuple[Slot, Way | None]:
+        """The queue whose turn it is, one that needs no wait where there is one; and its way."""
+        for _ in slots:
             slot = slots[next(self._round) % len(slots)]
-        if not self.topics.knows_end(slot[0]):
-            await self.topics.learn_end(slot[0], topic, max(0.001, deadline - loop.time()))
-        return await _Delivery(self, batch, slot, seconds, deadline).run()
+            way = self.ways.begin(topic, slot, now)
+            if way is not None:
+                break
+        return slot, way
+
+    def _place_of(self, topic: str, name: Slot) -> Slot:
+        """Where a queue is now; its name, where no connection reaches that replica group."""
+        place = self.topics.places.of(topic, name)
+        return place if place == name or self.router.reaches(place[0]) else name
 
     def accepts(self, status: int) -> bool:
         """Whether a batch with this status has a receipt."""
@@ -149,16 +169,20 @@ class Sender:
         """UNIQ_KEY that the node gives the message of a sequence."""
         return unique_key(self.producer_id, sequence)
 
-    async def elsewhere(self, topic: str, group: str, seconds: float) -> Slot | None:
-        """A queue in another group than one that could not take a batch; None for no such."""
+    async def elsewhere(self, topic: str, group: str, seconds: float) -> Way | None:
+        """The way to a queue in another group than one that could not take a batch; None for no
+        such, or where it would have to wait.
+        """
         try:
             if len(await self.router.groups(seconds)) < 2 or seconds <= 0:
                 return None
             slots = await self.topics.slots(topic, seconds)
         except DuologError:
             return None
-        others = [slot for slot in slots if slot[0] != group]
-        return others[next(self._round) % len(others)] if others else None
+        others = [slot for slot in slots if self._place_of(topic, slot)[0] != group]
+        if not others:
+            return None
+        return self._turn(topic, others, asyncio.get_running_loop().time())[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,24 +205,28 @@ class _Delivery:
     """One batch and its tries."""
 
     def __init__(
-        self, sender: Sender, batch: Batch, slot: Slot, seconds: float, deadline: float
+        self, sender: Sender, batch: Batch, way: Way, seconds: float, deadline: float
     ) -> None:
         self._sender = sender
         self._batch = batch
         self._seconds = seconds
         self._deadline = deadline
-        self._group, queue_id = slot
-        self._connection = sender.router.connection(self._group)
+        self._way = way
+        self._began = deadline - seconds
         self._maybe_stored = False  # by any of the tries: a later refusal says nothing about them
         self._error: DuologError | None = None  # why the try before was none
-        self._request = self._first_request(queue_id)
 
-    def _first_request(self, queue_id: int) -> wire.AppendRequest:
+    def _go_to(self, way: Way) -> None:
+        self._way = way
+        self._group = way.place[0]
+        self._connection = self._sender.router.connection(self._group)
+
+    def _first_request(self) -> wire.AppendRequest:
         batch, terms = self._batch, self._batch.terms
         request = wire.AppendRequest(
             id=next(self._connection.ids),
             topic=batch.topic,
-            queue_id=queue_id,
+            queue_id=self._way.place[1],
             body_offsets=batch.bodies[1],
             properties=batch.texts[0],
             property_offsets=batch.texts[1],
@@ -229,6 +257,24 @@ class _Delivery:
 
     async def run(self) -> list[Part]:
         """Try until it is stored, or no further try is of use."""
+        topics, in_doubt = self._sender.topics, False
+        try:
+            if not topics.knows_end(self._way.place[0]):
+                await topics.learn_end(
+                    self._way.place[0], self._batch.topic, max(0.001, self._left)
+                )
+            self._go_to(self._way)
+            self._request = self._first_request()
+            parts = await self._until_stored()
+            answered(self._way, self._began)
+            return parts
+        except BaseException as error:
+            in_doubt = self._maybe_stored or isinstance(error, asyncio.CancelledError)
+            raise
+        finally:
+            self._sender.ways.end(self._way, in_doubt)
+
+    async def _until_stored(self) -> list[Part]:
         back_off: BackOff | None = None
         while True:
             move = self._connection.moves
@@ -289,7 +335,11 @@ class _Delivery:
         if self._sender.accepts(reply.status):
             if reply.count and reply.status == wire.PUT_OK:
                 topics.note_end(self._group, LogEnd(reply.physical_offset, reply.epoch_nonce))
-            return parts_of(request, reply, self._group, batch.count, batch.first)
+            if reply.HasField("stored_at"):
+                at = reply.stored_at.group, reply.stored_at.queue_id
+                topics.places.note_stored(batch.topic, self._way.name, at, reply.queue_offset)
+            messages = Sent(self._way.name, self._way.place, batch.first, batch.count)
+            return parts_of(request, reply, messages)
         if reply.status in WEAK:
             return self._unconfirmed(reply)
         refused = self._connection.named(_refusal(batch.topic, reply))
@@ -336,8 +386,9 @@ class _Delivery:
         """Move to another replica group with queues of the topic, if there is one."""
         other = await self._sender.elsewhere(self._batch.topic, self._group, self._left)
         if other is not None:
-            self._group, self._request.queue_id = other
-            self._connection = self._sender.router.connection(self._group)
+            self._sender.ways.end(self._way, in_doubt=False)
+            self._go_to(other)
+            self._request.queue_id = other.place[1]
             self._request.id = next(self._connection.ids)
 
 

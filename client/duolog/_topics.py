@@ -1,15 +1,19 @@
-"""Which queues a topic has, in which replica groups: asked of the nodes, kept for a while."""
+"""Which queues a topic has, in which replica groups: asked of the nodes, kept for a while.
+
+A queue that moved keeps its name, and its keys: see `Places`.
+"""
 
 import asyncio
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from duolog._background import Joint
 from duolog._backoff import BackOff
 from duolog._errors import Unavailable, UnknownTopic
+from duolog._places import Places, Slot
 from duolog._router import FRESH_SECONDS, Router
 from duolog.wire import duolog_pb2 as wire
 
-Slot = tuple[str, int]  # replica group, queue id in it
 GROUP_SECONDS = 1.0  # that other groups have to answer, once one has named queues of the topic
 INCOMPLETE_SECONDS = 5.0  # for which an answer holds that lacks a group
 
@@ -30,9 +34,10 @@ _UNKNOWN: tuple[float, list[Slot]] = (0.0, [])
 
 
 class TopicCache:
-    """A topic's queues by group, kept for 30 seconds."""
+    """A topic's queues by group, kept for 30 seconds. places: of those that moved."""
 
     def __init__(self, router: Router) -> None:
+        self.places = Places()
         self._router = router
         self._known: dict[str, tuple[float, list[Slot]]] = {}  # and until when
         self._whole: dict[str, tuple[float, list[Slot]]] = {}  # with every group, and since when
@@ -72,7 +77,7 @@ class TopicCache:
         )
 
     async def slots(self, topic: str, timeout: float, create: bool = False) -> list[Slot]:
-        """All queues of a topic, sorted by group and id. Raises UnknownTopic.
+        """All queues of a topic by their names, sorted by group and id. Raises UnknownTopic.
 
         create: to send to it; nodes that create topics on their first use do.
         """
@@ -91,7 +96,7 @@ class TopicCache:
 
     def guest_groups(self, topic: str) -> list[str]:
         """The replica groups to which queues of a topic moved, as of the last `slots`. They may
-        hold no others, which would be sent to.
+        have none of their own.
         """
         return sorted(self._guests.get(topic, ()))
 
@@ -129,6 +134,10 @@ class TopicCache:
             if isinstance(answer, int)
             for queue_id in range(answer)
         ]
+        answered = {g for g, a in zip(groups, answers, strict=True) if isinstance(a, int)}
+        # Keys go as ever to queues of a group that has left, or does not answer.
+        moved = (name for name in self.places.names(topic) if name[0] not in answered)
+        found = sorted({*found, *moved})
         if not found:
             self._known.pop(topic, None)
             self._whole.pop(topic, None)
@@ -176,13 +185,19 @@ class TopicCache:
         async with asyncio.TaskGroup() as tasks:
             asking = [tasks.create_task(ask(group)) for group in groups]
             left = set(asking)
-            while left and not any(map(_has_queues, answers.values())):
+            while left and not self._is_found(topic, answers):
                 _, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
             if left:
                 await asyncio.wait(left, timeout=GROUP_SECONDS)
             for task in asking:
                 task.cancel()
         return [answers.get(group) for group in groups]
+
+    def _is_found(self, topic: str, answers: Mapping[str, int | Exception]) -> bool:
+        """Whether a group has queues of a topic, its own or ones that moved there."""
+        if self.places.names(topic):
+            return True
+        return any(isinstance(answer, int) and answer > 0 for answer in answers.values())
 
     async def _queues(self, group: str, topic: str, timeout: float, create: bool) -> int:
         """Queues of a topic in one group, 0 if it has none."""
@@ -193,6 +208,7 @@ class TopicCache:
         )
         self.note_end(group, LogEnd(reply.confirm_offset, reply.confirm_nonce))
         found = reply.topics[0] if reply.topics else wire.TopicReply()
+        self.places.list_guests(topic, group, found.guests)
         guests = self._guests.setdefault(topic, set())
         (guests.add if found.guests else guests.discard)(group)
         return int(found.queues)
@@ -221,7 +237,3 @@ class TopicCache:
             return
         for shared in (self._asking, self._learning):
             await shared.stop()
-
-
-def _has_queues(answer: int | Exception) -> bool:
-    return isinstance(answer, int) and answer > 0

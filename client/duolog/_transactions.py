@@ -274,7 +274,9 @@ class Transactions:
                 traceparent = sending.traceparent
         key = self._producer.unique_key
         return [
-            Half(topic, key(part.sequence + k), part.group, part.queue_offset + k, traceparent)
+            Half(
+                topic, key(part.sequence + k), part.place.group, part.queue_offset + k, traceparent
+            )
             for part in receipt.parts
             for k in range(part.count)
         ]
@@ -540,7 +542,7 @@ class Transactions:
 
 def _half(topic: str, receipt: Receipt, traceparent: str = "") -> Half:
     """A half message, by the receipt of its message."""
-    return Half(topic, receipt.unique_key, receipt.group, receipt.queue_offset, traceparent)
+    return Half(topic, receipt.unique_key, receipt.place.group, receipt.queue_offset, traceparent)
 
 
 def _unknown(why: str, weak: str) -> ResultUnknown:

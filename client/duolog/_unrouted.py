@@ -13,9 +13,10 @@ from typing import NamedTuple
 from duolog._background import without_frames
 from duolog._batcher import Batcher, Filling
 from duolog._errors import Retryable, UnknownTopic
+from duolog._places import Slot
 from duolog._posted import Posted, Posting, Told
 from duolog._terms import Terms
-from duolog._topics import Slot, TopicCache
+from duolog._topics import TopicCache
 
 ASK_AGAIN_SECONDS = 0.02
 

@@ -252,6 +252,7 @@ class AdminService(stubs.AdminServicer):
                 name_queue_id=guest.name.queue_id,
                 from_group=guest.came_from.group,
                 from_queue_id=guest.came_from.queue_id,
+                sealed=moves.seal_of(config.name, queue_id) is not None,
             )
 
     def _stats(self, row: wire.QueueStats, topic: str, queue_id: int, times: bool) -> None:

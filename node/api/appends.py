@@ -156,6 +156,8 @@ class Appends:
         reply.physical_offset = result.physical_offset
         reply.store_time = result.store_time
         reply.store_host = self._store_host
+        if isinstance(result, PassedOn) and result.stored_at is not None:
+            reply.stored_at.group, reply.stored_at.queue_id = result.stored_at
         if isinstance(result, PassedOn) and result.store_host is not None:
             reply.store_host = _named(result.store_host)  # no count: this log has none of them
         elif result.count:

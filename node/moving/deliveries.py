@@ -36,11 +36,13 @@ class PassedOn(PutResult):
     nothing but PUT_OK.
 
     store_host: of the other node, which has the log offsets; None where this one stored it.
-    remoting_host: where clients of the remoting protocol reach that, if they do.
+    remoting_host: where clients of the remoting protocol reach that, if they do. stored_at: where
+    its queue continues; None: not known, or it did not move.
     """
 
     store_host: Host | None = None
     remoting_host: Host | None = None
+    stored_at: Place | None = None
 
     @property
     def is_doubtful(self) -> bool:
@@ -56,8 +58,8 @@ class PassedOn(PutResult):
         self.count, self.duplicates = result.count, result.duplicates
         self.places = result.places
 
-    def take_answer(self, answer: wire.Delivered, rest: PutBatch) -> None:
-        """What became of it elsewhere. rest: the part of it that was sent there.
+    def take_answer(self, answer: wire.Delivered, rest: PutBatch, to: Place) -> None:
+        """What became of it elsewhere. rest: the part of it that was sent there. to: that place.
 
         Raises BadMessage for what is no answer.
         """
@@ -70,6 +72,8 @@ class PassedOn(PutResult):
         self.places = np.frombuffer(answer.places, "<i8") if answer.places else EMPTY_I64
         self.store_host = host_of(answer.store_host)
         self.remoting_host = host_of(answer.remoting_host) if answer.remoting_host else None
+        on = answer.stored_at
+        self.stored_at = Place(on.group, on.queue_id) if answer.HasField("stored_at") else to
         at = rest.sequence
         for known in answer.known:
             end = at + known.count
@@ -149,8 +153,12 @@ def answer_of(
     number: int, result: PutResult, store_host: Host, remoting_host: Host | None
 ) -> wire.Delivered:
     """What became of a delivery. store_host, remoting_host: of this node."""
-    if isinstance(result, PassedOn) and result.store_host is not None:
-        store_host, remoting_host = result.store_host, result.remoting_host
+    stored_at: wire.Place | None = None
+    if isinstance(result, PassedOn):
+        if result.store_host is not None:
+            store_host, remoting_host = result.store_host, result.remoting_host
+        if result.stored_at is not None:
+            stored_at = wire.Place(group=result.stored_at.group, queue_id=result.stored_at.queue_id)
     return wire.Delivered(
         id=number,
         status=result.status.value,
@@ -165,6 +173,7 @@ def answer_of(
         ],
         store_host=store_host.endpoint,
         remoting_host=remoting_host.endpoint if remoting_host is not None else "",
+        stored_at=stored_at,
         places=result.places.astype("<i8").tobytes(),
     )
 

@@ -311,6 +311,8 @@ class Passing:
         """It is stored here after all, or refused."""
         put.result.take(result)
         put.result.duplicates = put.known + result.duplicates
+        if put.ways:  # the queue moved, and came back
+            put.result.stored_at = Place(self._here.source()[0], put.batch.queue_id)
         if result.status is not PutMessageStatus.PUT_OK:
             self.end(put, result.status, result.reason)
             return
@@ -348,12 +350,12 @@ class Passing:
 
     # -- ends --------------------------------------------------------------------------------------
 
-    def answered(self, put: _Put, answer: wire.Delivered) -> None:
-        """Where it was sent to, it is stored, or refused. Raises Unavailable for what is no
-        answer.
+    def answered(self, put: _Put, group: str, answer: wire.Delivered) -> None:
+        """The group that it was sent to has stored or refused it. Raises Unavailable for what is
+        no answer.
         """
         try:
-            put.result.take_answer(answer, put.batch)
+            put.result.take_answer(answer, put.batch, Place(group, put.sent.queue_id))
         except BadMessage as error:
             raise sdk.Unavailable(f"an answer cannot be read: {error.reason}") from None
         self.end(put, put.result.status, answer.reason)
@@ -511,7 +513,7 @@ class _Line:
             if target in self._back and target not in self._blocked:
                 self._comes_through(target)
             if put is not None:
-                self._passing.answered(put, answer)
+                self._passing.answered(put, self._group, answer)
 
     # -- what was not stored -----------------------------------------------------------------------
 

@@ -165,7 +165,7 @@ class Delivery(_message.Message):
     def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., born_time: _Optional[int] = ..., born_host: _Optional[str] = ..., flag: _Optional[int] = ..., sysflag: _Optional[int] = ..., reconsume_times: _Optional[int] = ..., prepared_offset: _Optional[int] = ..., producer: _Optional[bytes] = ..., sequence: _Optional[int] = ..., fields: _Optional[bytes] = ..., expect_offset: _Optional[int] = ..., again: _Optional[bool] = ..., repeat: _Optional[bool] = ..., no_wait: _Optional[bool] = ..., placed: _Optional[bool] = ..., resume: _Optional[bool] = ..., source: _Optional[str] = ..., epoch: _Optional[int] = ..., from_queue: _Optional[int] = ...) -> None: ...
 
 class Delivered(_message.Message):
-    __slots__ = ("id", "status", "reason", "queue_offset", "physical_offset", "store_time", "count", "known", "store_host", "remoting_host", "places")
+    __slots__ = ("id", "status", "reason", "queue_offset", "physical_offset", "store_time", "count", "known", "store_host", "remoting_host", "stored_at", "places")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -176,6 +176,7 @@ class Delivered(_message.Message):
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     REMOTING_HOST_FIELD_NUMBER: _ClassVar[int]
+    STORED_AT_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     id: int
     status: str
@@ -187,8 +188,9 @@ class Delivered(_message.Message):
     known: _containers.RepeatedCompositeFieldContainer[Known]
     store_host: str
     remoting_host: str
+    stored_at: Place
     places: bytes
-    def __init__(self, id: _Optional[int] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., count: _Optional[int] = ..., known: _Optional[_Iterable[_Union[Known, _Mapping]]] = ..., store_host: _Optional[str] = ..., remoting_host: _Optional[str] = ..., places: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., count: _Optional[int] = ..., known: _Optional[_Iterable[_Union[Known, _Mapping]]] = ..., store_host: _Optional[str] = ..., remoting_host: _Optional[str] = ..., stored_at: _Optional[_Union[Place, _Mapping]] = ..., places: _Optional[bytes] = ...) -> None: ...
 
 class Known(_message.Message):
     __slots__ = ("count", "queue_offset")

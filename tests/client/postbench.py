@@ -6,11 +6,12 @@ from typing import Any
 import duolog
 from duolog._batcher import Buffering
 from duolog._columns import unpack_numbers
+from duolog._places import Slot
 from duolog._producer import Producer
 from duolog._receipts import Part
 from duolog._router import Router
 from duolog._sending import Batch
-from duolog._topics import Slot, TopicCache
+from duolog._topics import TopicCache
 
 from tests.until import until
 

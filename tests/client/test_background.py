@@ -11,9 +11,9 @@ import pytest
 from duolog._background import Background, Joint, all_of, close_all, together
 from duolog._batcher import Batcher, Buffering
 from duolog._nodechannel import AppendStream
+from duolog._places import Slot
 from duolog._receipts import Part
 from duolog._terms import PLAIN
-from duolog._topics import Slot
 from duolog.wire import duolog_pb2 as wire
 
 

@@ -11,12 +11,13 @@ import pytest
 from duolog import _sending
 from duolog._batcher import BATCH_BYTES, BATCH_MESSAGES
 from duolog._columns import crc32, offset_bytes, pack
+from duolog._places import Slot
 from duolog._producer import Many
 from duolog._receipts import Part
 from duolog._router import FRESH_SECONDS, Router
 from duolog._sending import Batch, Sender, SendOptions
 from duolog._terms import PLAIN, Terms
-from duolog._topics import INCOMPLETE_SECONDS, LogEnd, Slot, TopicCache
+from duolog._topics import INCOMPLETE_SECONDS, LogEnd, TopicCache
 from duolog.wire import duolog_pb2 as wire
 
 LONG_MS = 3_600_000  # a node asks to wait so long: no try follows
@@ -105,6 +106,7 @@ class World:
             connection=lambda group: nodes[group],
             groups=self._groups,
             has_choice=len(nodes) > 1,
+            reaches=lambda group: group in nodes,
             forked=False,
         )
         self.router = cast(Router, router)
@@ -300,7 +302,128 @@ async def test_turns_go_round_all_queues() -> None:
     assert await world.sender.elsewhere("T", "a", 5.0) is None
     assert await World(a=Node()).sender.elsewhere("T", "a", 5.0) is None
     assert await world.sender.elsewhere("T", "b", 0.0) is None, "no time is left"
-    assert await world.sender.elsewhere("T", "b", 5.0) == ("a", 0)
+    way = await world.sender.elsewhere("T", "b", 5.0)
+    assert way is not None
+    assert way.place == ("a", 0)
+
+
+# -- queues that moved -----------------------------------------------------------------------------
+
+
+def moved(world: World, offset: int = 0, to: Slot = ("b", 4)) -> None:
+    """Queue 0 of group a lies elsewhere, as of a message with that offset."""
+    world.topics.places.note_stored("T", ("a", 0), to, offset)
+
+
+async def test_a_batch_goes_to_where_its_queue_lies_now_and_its_receipt_has_the_name() -> None:
+    world = World(a=Node(wire.PUT_OK), b=Node(wire.PUT_OK))
+    moved(world)
+    (part,) = await world.send(("a", 0))
+    assert world.nodes["a"].seen == []
+    (sent,) = world.nodes["b"].seen
+    assert (sent.queue_id, sent.known_end) == (4, 700)
+    assert (part.group, part.queue_id, part.place) == ("a", 0, ("b", 4))
+
+
+async def test_an_answer_tells_where_the_next_batch_goes() -> None:
+    passed_on = reply(wire.PUT_OK, queue_offset=9)
+    passed_on.stored_at.group, passed_on.stored_at.queue_id = "b", 4
+    passed_on.duplicates.add(topic="T", queue_id=0, count=1, queue_offset=8)
+    world = World(a=Node(passed_on), b=Node(wire.PUT_OK))
+    parts = [*await world.send(("a", 0), count=2), *await world.send(("a", 0))]
+    assert [len(world.nodes[group].seen) for group in "ab"] == [1, 1]
+    assert {(part.group, part.queue_id, part.place) for part in parts} == {("a", 0, ("b", 4))}
+
+
+async def test_a_repeat_goes_where_the_first_try_went_though_the_queue_moved_meanwhile() -> None:
+    """That place may have stored it, and knows it: the next one may not."""
+    world = World(a=Node(TimeoutError(), wire.NOT_MASTER, wire.PUT_OK), b=Node(wire.PUT_OK))
+    sending = asyncio.ensure_future(world.send(("a", 0)))
+    while not world.nodes["a"].seen:
+        await asyncio.sleep(0)
+    moved(world)
+    waiting = asyncio.ensure_future(world.send(("a", 0)))
+    (first,), (second,) = await sending, await waiting
+    assert [seen.again for seen in world.nodes["a"].seen] == [False, True, True]
+    assert (first.place, second.place) == (("a", 0), ("b", 4))
+    assert [seen.sequence for seen in world.nodes["b"].seen] == [1]
+
+
+async def test_a_batch_that_was_cancelled_may_be_stored_yet() -> None:
+    world = World(a=Node(wire.PUT_OK), b=Node(wire.PUT_OK))
+    sending = asyncio.ensure_future(world.send(("a", 0)))
+    while not world.nodes["a"].seen:
+        await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    moved(world)
+    with pytest.raises(duolog.Timeout, match="have no answer yet"):
+        await world.send(("a", 0), seconds=0.0)
+    (part,) = await world.send()
+    assert part.group == "b", "a batch for any queue takes one that needs no wait"
+    assert [seen.queue_id for seen in world.nodes["b"].seen] == [0]
+
+
+async def test_a_batch_that_may_go_anywhere_goes_to_no_queue_in_the_group_that_failed_it() -> None:
+    world = World(a=Node(wire.PUT_OK), b=Node(wire.NOT_MASTER), c=Node(wire.PUT_OK))
+    moved(world)
+    (part,) = await world.send()
+    assert (part.group, len(world.nodes["b"].seen)) == ("c", 1)
+    assert world.nodes["a"].seen == []
+    assert not world.sender.ways._ways
+
+
+async def test_a_place_that_this_client_does_not_reach_is_left_to_the_one_before_it() -> None:
+    world = World(a=Node(wire.PUT_OK))
+    moved(world)
+    (part,) = await world.send(("a", 0))
+    assert (part.place, len(world.nodes["a"].seen)) == (("a", 0), 1)
+
+
+async def test_keys_go_to_the_same_queues_once_a_group_has_left() -> None:
+    """All of its queues are another one's guests: their names stay where they were in the order."""
+    own = {"a": 2, "b": 1}
+
+    class Admin:
+        def __init__(self, group: str) -> None:
+            self.group = group
+
+        async def ListTopics(self, request: Any, timeout: float) -> wire.ListTopicsReply:
+            answer = wire.ListTopicsReply()
+            topic = answer.topics.add(topic="T", queues=own[self.group])
+            if self.group == "b":
+                for k in range(2):
+                    topic.guests.add(queue_id=1 + k, first=9, name_group="a", name_queue_id=k)
+            return answer
+
+    class Connection:
+        def __init__(self, group: str) -> None:
+            self.admin = Admin(group)
+
+        async def call(self, make: Any, timeout: float) -> Any:
+            return await make(timeout)
+
+    async def groups(timeout: float) -> list[str]:
+        return list(own)
+
+    async def asked() -> tuple[TopicCache, list[Slot]]:
+        router = SimpleNamespace(
+            groups=groups,
+            connection=Connection,
+            unreachable=list,
+            check_process=lambda: None,
+            runtime=SimpleNamespace(chance=random.Random(1)),
+        )
+        topics = TopicCache(cast(Router, router))
+        return topics, await topics.slots("T", 60.0)
+
+    _, before = await asked()
+    own.pop("a")
+    topics, after = await asked()
+    assert before == after == [("a", 0), ("a", 1), ("b", 0)]
+    assert [topics.places.of("T", name) for name in after] == [("b", 1), ("b", 2), ("b", 0)]
+    own["b"] = 0
+    assert (await asked())[1] == after[:2], "a group that has none of its own"
 
 
 # -- limits ----------------------------------------------------------------------------------------

@@ -277,7 +277,7 @@ class AppendRequest(_message.Message):
     def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., crc32: _Optional[int] = ..., born_time: _Optional[int] = ..., flag: _Optional[int] = ..., producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., no_wait: _Optional[bool] = ..., delay_level: _Optional[int] = ..., deliver_time: _Optional[int] = ..., transaction_group: _Optional[str] = ..., immunity_seconds: _Optional[int] = ..., again: _Optional[bool] = ..., known_end: _Optional[int] = ..., known_nonce: _Optional[int] = ..., patience_ms: _Optional[int] = ..., copied_from: _Optional[_Union[QueueOffset, _Mapping]] = ..., expect_offset: _Optional[int] = ...) -> None: ...
 
 class AppendReply(_message.Message):
-    __slots__ = ("id", "status", "reason", "count", "queue_offset", "physical_offset", "store_time", "duplicates", "store_host", "master", "master_epoch", "epoch_nonce", "retry_after_ms")
+    __slots__ = ("id", "status", "reason", "count", "queue_offset", "physical_offset", "store_time", "duplicates", "store_host", "master", "master_epoch", "epoch_nonce", "retry_after_ms", "stored_at")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -291,6 +291,7 @@ class AppendReply(_message.Message):
     MASTER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     EPOCH_NONCE_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    STORED_AT_FIELD_NUMBER: _ClassVar[int]
     id: int
     status: PutStatus
     reason: str
@@ -304,7 +305,8 @@ class AppendReply(_message.Message):
     master_epoch: int
     epoch_nonce: int
     retry_after_ms: int
-    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[PutStatus, str]] = ..., reason: _Optional[str] = ..., count: _Optional[int] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., duplicates: _Optional[_Iterable[_Union[StoredRun, _Mapping]]] = ..., store_host: _Optional[str] = ..., master: _Optional[str] = ..., master_epoch: _Optional[int] = ..., epoch_nonce: _Optional[int] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
+    stored_at: QueuePlace
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[PutStatus, str]] = ..., reason: _Optional[str] = ..., count: _Optional[int] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., duplicates: _Optional[_Iterable[_Union[StoredRun, _Mapping]]] = ..., store_host: _Optional[str] = ..., master: _Optional[str] = ..., master_epoch: _Optional[int] = ..., epoch_nonce: _Optional[int] = ..., retry_after_ms: _Optional[int] = ..., stored_at: _Optional[_Union[QueuePlace, _Mapping]] = ...) -> None: ...
 
 class StoredRun(_message.Message):
     __slots__ = ("count", "topic", "queue_id", "queue_offset")
@@ -880,20 +882,22 @@ class TopicReply(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ..., group: _Optional[str] = ..., message_type: _Optional[str] = ..., lite_ttl_minutes: _Optional[int] = ..., owner: _Optional[str] = ..., retention_hours: _Optional[int] = ..., guests: _Optional[_Iterable[_Union[GuestQueue, _Mapping]]] = ...) -> None: ...
 
 class GuestQueue(_message.Message):
-    __slots__ = ("queue_id", "first", "name_group", "name_queue_id", "from_group", "from_queue_id")
+    __slots__ = ("queue_id", "first", "name_group", "name_queue_id", "from_group", "from_queue_id", "sealed")
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     NAME_GROUP_FIELD_NUMBER: _ClassVar[int]
     NAME_QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FROM_GROUP_FIELD_NUMBER: _ClassVar[int]
     FROM_QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    SEALED_FIELD_NUMBER: _ClassVar[int]
     queue_id: int
     first: int
     name_group: str
     name_queue_id: int
     from_group: str
     from_queue_id: int
-    def __init__(self, queue_id: _Optional[int] = ..., first: _Optional[int] = ..., name_group: _Optional[str] = ..., name_queue_id: _Optional[int] = ..., from_group: _Optional[str] = ..., from_queue_id: _Optional[int] = ...) -> None: ...
+    sealed: bool
+    def __init__(self, queue_id: _Optional[int] = ..., first: _Optional[int] = ..., name_group: _Optional[str] = ..., name_queue_id: _Optional[int] = ..., from_group: _Optional[str] = ..., from_queue_id: _Optional[int] = ..., sealed: _Optional[bool] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("topic",)

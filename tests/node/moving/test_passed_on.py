@@ -82,6 +82,67 @@ async def test_an_sdks_messages_are_found_where_the_queue_continues(
     assert source.validate() == target.validate() == ""
 
 
+async def test_an_sdk_sends_to_where_the_queue_lies_once_it_was_told(
+    nodes: dict[str, Node],
+) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    async with (
+        duolog.Client(f"127.0.0.1:{nodes[B].port}", timeout=WAIT_SECONDS) as client,
+        client.producer() as producer,
+    ):
+        await producer.send("T", b"0", queue_id=0, group=A)
+        to = await move(source, target)
+        passed_on = await producer.send("T", b"1", queue_id=0, group=A)
+        await nodes[A].stop()
+        straight = await producer.send("T", b"2", queue_id=0, group=A)
+        batch = await producer.send_batch("T", [b"3", b"4"], queue_id=0, group=A)
+    for told in (passed_on, straight, batch.parts[0]):
+        assert (told.group, told.queue_id, Place(*told.place)) == (A, 0, to)
+    assert (straight.queue_offset, batch.parts[0].queue_offset) == (2, 3)
+    assert bodies(target, to.queue_id) == [b"1", b"2", b"3", b"4"]
+
+
+async def test_an_sdk_learns_of_a_place_from_the_list_of_topics(
+    nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    to = await move(source, target)
+    monkeypatch.setattr(source.passing, "pass_on", None)  # nothing is
+    async with (
+        duolog.Client(f"127.0.0.1:{nodes[A].port}", timeout=WAIT_SECONDS) as client,
+        client.producer() as producer,
+    ):
+        receipts = [await producer.send("T", b"%d" % k) for k in range(4)]
+        half = await client.transactions("g").prepare("T", b"half", key="k")
+    names = [(A, 0), (A, 1), (B, 0), (B, 1)]
+    assert [(one.group, one.queue_id) for one in receipts] == names
+    assert [one.place for one in receipts] == [to, *names[1:]]
+    assert half.replica_group in (A, B)
+
+
+async def test_a_queue_that_moved_on_says_so_to_who_asks_the_place_before(
+    nodes: dict[str, Node],
+) -> None:
+    a, b = broker_of(nodes[A]), broker_of(nodes[B])
+    first = await move(a, b)
+    last = await reserve(a, first, "m2", Place(A, 0))
+    await begin(a, last, await seal(b, last, first.queue_id, "m2"), "m2")
+    b.passing.release("T", first.queue_id, last)
+    async with duolog.Client(f"127.0.0.1:{nodes[B].port}") as client:
+        asked = wire.ListTopicsRequest(topics=["T"])
+        seed = client._router.seed
+        listed = await seed.call(
+            lambda left: seed.admin.ListTopics(asked, timeout=left), WAIT_SECONDS
+        )
+    (topic,) = listed.topics
+    assert [(one.queue_id, one.sealed) for one in topic.guests] == [(first.queue_id, True)]
+    for place in (first, Place(A, 0)):
+        async with duolog.Client(f"127.0.0.1:{nodes[place.group].port}") as client:
+            reply = await append(client, append_request([b"x"], queue_id=place.queue_id))
+        assert (reply.stored_at.group, reply.stored_at.queue_id) == last
+    assert bodies(a, last.queue_id) == [b"x"] * 2
+
+
 async def test_messages_of_rocketmqs_clients_go_on_as_well(nodes: dict[str, Node]) -> None:
     source, target = broker_of(nodes[A]), broker_of(nodes[B])
     to = await move(source, target)

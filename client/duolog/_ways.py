@@ -1,0 +1,107 @@
+"""The places to which one producer's batches go, so that the messages of a queue stay in order.
+
+Rules: while a batch of a queue has no answer, later ones go to the same place; one that would go
+to another place waits until all of these are answered. A batch that was given up without an answer
+may still be stored, and passed on, by the node that got it: until that is over, nothing goes to
+another place.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from duolog._errors import Timeout
+from duolog._places import Slot
+
+# By then, a node has stored or refused a batch that it did not answer: a master that stalls loses
+# its lease, of 3 s by default, and what is passed on is given up after 2.5 s.
+DOUBT_SECONDS = 10.0
+
+
+class Way:
+    """The place to which the batches of a queue go that have no answer.
+
+    in_flight: their number. doubt_until: loop time until which one that was given up may be stored.
+    """
+
+    __slots__ = ("_idle", "doubt_until", "in_flight", "name", "place", "topic")
+
+    def __init__(self, topic: str, name: Slot, place: Slot) -> None:
+        self.topic, self.name, self.place = topic, name, place
+        self.in_flight = 0
+        self.doubt_until = 0.0
+        self._idle: asyncio.Event | None = None
+
+    def is_over(self, now: float) -> bool:
+        """Whether the next batch may go anywhere."""
+        return not self.in_flight and now >= self.doubt_until
+
+    async def over(self) -> None:
+        """Wait until that may be so; the caller looks again."""
+        if not self.in_flight:
+            await asyncio.sleep(self.doubt_until - asyncio.get_running_loop().time())
+            return
+        if self._idle is None:
+            self._idle = asyncio.Event()
+        await self._idle.wait()
+
+    def leave(self) -> None:
+        """Count one batch less."""
+        self.in_flight -= 1
+        if not self.in_flight and self._idle is not None:
+            self._idle.set()
+            self._idle = None
+
+
+class Ways:
+    """The ways of one producer's batches, for queues with some in flight or in doubt."""
+
+    def __init__(self, place_of: Callable[[str, Slot], Slot]) -> None:
+        """place_of: where a queue is now, by its topic and name."""
+        self._place_of = place_of
+        self._ways: dict[tuple[str, Slot], Way] = {}
+
+    def begin(self, topic: str, name: Slot, now: float) -> Way | None:
+        """The way of one more batch; None where it has to wait."""
+        place, way = self._place_of(topic, name), self._ways.get((topic, name))
+        if way is None or (way.place != place and way.is_over(now)):
+            way = self._ways[topic, name] = Way(topic, name, place)
+        elif way.place != place:
+            return None
+        way.in_flight += 1
+        return way
+
+    async def begin_later(self, topic: str, name: Slot, deadline: float) -> Way:
+        """The way of one more batch, once it has one. Raises Timeout."""
+        loop = asyncio.get_running_loop()
+        while (way := self.begin(topic, name, loop.time())) is None:
+            before = self._ways[topic, name]
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await before.over()
+            except TimeoutError:
+                raise Timeout(
+                    f"{topic}: not sent: queue {name[0]}/{name[1]} moved, and earlier batches to "
+                    f"{before.place[0]}/{before.place[1]} have no answer yet"
+                ) from None
+        return way
+
+    def end(self, way: Way, in_doubt: bool) -> None:
+        """A batch is answered, or given up. in_doubt: it may yet be stored."""
+        now = asyncio.get_running_loop().time() if in_doubt or way.doubt_until else 0.0
+        if in_doubt:
+            way.doubt_until = now + DOUBT_SECONDS
+            self._forget(now)
+        way.leave()
+        if way.is_over(now):
+            del self._ways[way.topic, way.name]
+
+    def _forget(self, now: float) -> None:
+        """Drop those whose doubt is over, which no batch may ever ask for again."""
+        for key in [key for key, way in self._ways.items() if way.is_over(now)]:
+            del self._ways[key]
+
+
+def answered(way: Way, began: float) -> None:
+    """A batch begun at that loop time is stored: the batches given up before it are settled."""
+    if began >= way.doubt_until - DOUBT_SECONDS:
+        way.doubt_until = 0.0
