@@ -36,7 +36,8 @@ class TopicCache:
         self._router = router
         self._known: dict[str, tuple[float, list[Slot]]] = {}  # and until when
         self._whole: dict[str, tuple[float, list[Slot]]] = {}  # with every group, and since when
-        self._guests: dict[str, set[str]] = {}  # groups that a topic's queues moved to
+        # By topic and group, the queues that moved there.
+        self._guests: dict[str, dict[str, list[int]]] = {}
         self._asking: Joint[tuple[str, bool], list[Slot]] = Joint()
         self._learning: Joint[tuple[str, str], int] = Joint()
         self._ends: dict[str, LogEnd] = {}
@@ -93,7 +94,7 @@ class TopicCache:
         """The replica groups to which queues of a topic moved, as of the last `slots`. They may
         hold no others, which would be sent to.
         """
-        return sorted(self._guests.get(topic, ()))
+        return sorted(group for group, ids in self._guests.get(topic, {}).items() if ids)
 
     def at_hand(self, topic: str, now: float) -> list[Slot]:
         """The cached result of `slots`, for any thread; empty where it would ask."""
@@ -129,6 +130,10 @@ class TopicCache:
             if isinstance(answer, int)
             for queue_id in range(answer)
         ]
+        if not found and all(isinstance(answer, int) for answer in answers):
+            # The groups that they were made in have left.
+            guests = self._guests.get(topic, {}).items()
+            found = [(group, queue_id) for group, ids in sorted(guests) for queue_id in ids]
         if not found:
             self._known.pop(topic, None)
             self._whole.pop(topic, None)
@@ -193,8 +198,8 @@ class TopicCache:
         )
         self.note_end(group, LogEnd(reply.confirm_offset, reply.confirm_nonce))
         found = reply.topics[0] if reply.topics else wire.TopicReply()
-        guests = self._guests.setdefault(topic, set())
-        (guests.add if found.guests else guests.discard)(group)
+        guests = self._guests.setdefault(topic, {})
+        guests[group] = [guest.queue_id for guest in found.guests]
         return int(found.queues)
 
     async def slot(

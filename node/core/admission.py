@@ -98,7 +98,8 @@ class Admission:
                 f"topic {name!r} does not allow writes (perm={topic.perm}); fix: duolog topic "
                 f"alter {name} --perm {topic.perm | PERM_WRITE}"
             )
-        if not 0 <= queue_id < topic.queues:
+        guest = self._metadata.moves.first_of(name, queue_id)
+        if guest is None and not 0 <= queue_id < topic.queues:
             self.check_knows()
             if not topic.queues:  # it is here for queues of other groups, which were moved here
                 raise sdk.BadRequest(f"topic {name} has no queues of its own in this group")

@@ -1,6 +1,6 @@
 """Queues that move between replica groups: moves that stall, groups that do not cross."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from duolog import GroupDescription, GroupQueue, QueueMove, QueueMoves, QueuePlace, QueueSpan
@@ -8,6 +8,7 @@ from duolog import GroupDescription, GroupQueue, QueueMove, QueueMoves, QueuePla
 from duolog_server.ops.inspection.doctor.findings import ERROR, WARNING, Finding, age
 from duolog_server.ops.inspection.moves import STRANDED
 from duolog_server.store.groupproblems import Patience
+from duolog_server.store.grouptopics import RETRY
 
 HELD_MS = 10_000  # for which messages wait while a queue moves: far more than a move takes
 SLOW_MS = 60_000  # since a move began
@@ -182,6 +183,33 @@ def not_crossed(group: GroupDescription, seams: Sequence[Seam]) -> Iterator[Find
             _what_to_do(group, queue, place),
             RUNBOOK,
         )
+
+
+def retirement_waits(
+    groups: Iterable[GroupDescription], moved: QueueMoves, retiring: Collection[str]
+) -> Iterator[Finding]:
+    """Consumer groups for which replica groups that retire wait for long. retiring: these."""
+    sealed = {(one.topic, one.place) for one in moved.spans if one.following is not None}
+    patience = Patience()
+    for group in groups if retiring else ():
+        late: dict[str, list[GroupQueue]] = {}
+        for row in group.queues:
+            place = row.topic, QueuePlace(row.replica_group, row.queue_id)
+            waits = patience.is_late(row) or patience.is_stalled(row)
+            again = row.topic.startswith(RETRY)
+            if row.replica_group in retiring and (again or place in sealed) and waits:
+                late.setdefault(row.replica_group, []).append(row)
+        for name, rows in sorted(late.items()):
+            left, lag = sum(row.lag_messages for row in rows), max(row.lag_ms for row in rows)
+            yield Finding(
+                WARNING,
+                "retirement-waits",
+                f"replica group {name}",
+                f"it retires, and consumer group {group.group} has {left} messages left there, the "
+                f"oldest {age(lag)} old",
+                _what_to_do(group, rows[0], f"{rows[0].topic} {name}/{rows[0].queue_id}"),
+                RUNBOOK,
+            )
 
 
 def _what_to_do(group: GroupDescription, queue: GroupQueue, place: str) -> str:
