@@ -784,7 +784,7 @@ class FailoverService:
         if refused := leaving.refused(group, self.routes, undo):
             raise sdk.BadRequest(refused)
         await self._change(groupchanges.retire(Keys(self._keys.cluster, group), undo))
-        log.info("an operator marked a replica group", group=group, retiring=not undo)
+        log.info("a replica group was marked", replica_group=group, retiring=not undo)
 
     async def forget_group(self, group: str) -> None:
         """Remove a group that has retired. Raises BadRequest, Unavailable, ResultUnknown."""
@@ -801,7 +801,7 @@ class FailoverService:
             made = await self._change(groupchanges.forget_group(keys, rows, nodes))
         if made is None:
             raise sdk.BadRequest(f"cannot forget {group}: it changed meanwhile; try again")
-        log.info("an operator removed a replica group that has retired", group=group)
+        log.info("a replica group that has retired was forgotten", replica_group=group)
 
     def _check_known(self, node: str) -> None:
         """Raise BadRequest unless a node belongs to the group."""

@@ -242,7 +242,7 @@ class MoveService:
         sources = {one.came_from.group for one in guests} - moves.gone
         for group in sorted(sources & await self._rows.retired() if sources else ()):
             await self._metadata.change({"op": "gone", "replica_group": group})
-            log.info("no consumer group comes from a replica group that has left", left=group)
+            log.info("a replica group has left", replica_group=group)
 
     def _has(self, topic: str, name: Place, at: Place) -> bool:
         """Whether a queue of this group carries a name; not if the topic was made again."""

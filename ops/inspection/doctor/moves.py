@@ -15,6 +15,7 @@ SLOW_MS = 60_000  # since a move began
 WAITING = "WAITING"  # the state of a move whose turn has not come: those before it are slow
 _LOST = "it was restored from a backup of before, elected uncleanly, or its config/ was lost"
 RUNBOOK = "queue-moves"
+PATIENCE = Patience()
 Place = tuple[str, QueuePlace]  # topic, and queue of a replica group
 
 
@@ -188,28 +189,28 @@ def not_crossed(group: GroupDescription, seams: Sequence[Seam]) -> Iterator[Find
 def retirement_waits(
     groups: Iterable[GroupDescription], moved: QueueMoves, retiring: Collection[str]
 ) -> Iterator[Finding]:
-    """Consumer groups for which replica groups that retire wait for long. retiring: these."""
+    """Replica groups that retire and wait for consumer groups for long. retiring: all that do."""
     sealed = {(one.topic, one.place) for one in moved.spans if one.following is not None}
-    patience = Patience()
+    left: dict[str, dict[str, int]] = {}  # messages, by replica group and consumer group
     for group in groups if retiring else ():
-        late: dict[str, list[GroupQueue]] = {}
         for row in group.queues:
             place = row.topic, QueuePlace(row.replica_group, row.queue_id)
-            waits = patience.is_late(row) or patience.is_stalled(row)
+            late = PATIENCE.is_late(row) or PATIENCE.is_stalled(row)
             again = row.topic.startswith(RETRY)
-            if row.replica_group in retiring and (again or place in sealed) and waits:
-                late.setdefault(row.replica_group, []).append(row)
-        for name, rows in sorted(late.items()):
-            left, lag = sum(row.lag_messages for row in rows), max(row.lag_ms for row in rows)
-            yield Finding(
-                WARNING,
-                "retirement-waits",
-                f"replica group {name}",
-                f"it retires, and consumer group {group.group} has {left} messages left there, the "
-                f"oldest {age(lag)} old",
-                _what_to_do(group, rows[0], f"{rows[0].topic} {name}/{rows[0].queue_id}"),
-                RUNBOOK,
-            )
+            if row.replica_group in retiring and (again or place in sealed) and late:
+                counts = left.setdefault(row.replica_group, {})
+                counts[group.group] = counts.get(group.group, 0) + row.lag_messages
+    for name, counts in sorted(left.items()):
+        told = ", ".join(f"{group} ({count} messages)" for group, count in sorted(counts.items()))
+        yield Finding(
+            WARNING,
+            "retirement-waits",
+            f"replica group {name}",
+            f"it retires, and consumer groups have messages left there: {told}",
+            "start their consumers, or delete groups that nobody uses: "
+            f"duolog cluster retire {name} --status",
+            RUNBOOK,
+        )
 
 
 def _what_to_do(group: GroupDescription, queue: GroupQueue, place: str) -> str:
