@@ -9,9 +9,12 @@
 | promise | the same, and the guarantee as it was read |
 | change_rows | the same, and the rows of queues as they were read |
 | call_roll, forget | the members' records as they were read; that a forgotten one does not live |
+| retire | nothing |
+| forget_group | that it retires, and that none of its nodes lives |
 | depose | the state and the lock as they were read |
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from duolog_server.ha.groupstate import (
@@ -22,9 +25,10 @@ from duolog_server.ha.groupstate import (
     Unreachable,
     View,
     reach_to_bytes,
+    retired_key,
 )
 from duolog_server.ha.guarantee import Guarantee
-from duolog_server.ha.registry import Check, Delete, Put, Transaction
+from duolog_server.ha.registry import Check, Delete, Put, Row, Transaction
 from duolog_server.ha.starts import Start
 
 
@@ -153,3 +157,19 @@ def forget(keys: Keys, view: View, node: str) -> Transaction:
     """
     checks = (Check(keys.replica(node), 0), Check(keys.state, view.state_revision))
     return Transaction(checks, (Delete(keys.member(node)), Delete(keys.drained(node))))
+
+
+def retire(keys: Keys, undo: bool) -> Transaction:
+    """Mark a group as retiring, or no longer. Any node of the cluster may do it."""
+    return Transaction((), (Delete(keys.retiring) if undo else Put(keys.retiring, b"{}"),))
+
+
+def forget_group(keys: Keys, rows: Mapping[str, Row], nodes: Iterable[str]) -> Transaction:
+    """Remove all keys of a group, and note that it is no more. rows: its keys; nodes: its members.
+
+    None of its nodes may have come back since, nor the mark be gone.
+    """
+    alive = (Check(keys.replica(node), 0) for node in sorted(nodes))
+    mark = Check(keys.retiring, rows[keys.retiring].mod_revision)
+    note = Put(retired_key(keys.cluster, keys.group), b"{}")
+    return Transaction((mark, *alive), (*map(Delete, sorted(rows)), note))

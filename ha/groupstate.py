@@ -11,6 +11,9 @@
 | reach/NODE | NODE's lease | whose replication addresses it cannot reach; none: it reaches all |
 | start/NODE/INCARNATION | - | the newest start of its directory: an older copy does not know it |
 | guarantee | - | what puts are promised, by every master (`ha.guarantee`) |
+| retiring | - | it gets no new topics and queues, and those that it has are to move away |
+
+A group that was retired and forgotten has none of them, and a key of its own, `retired_key`.
 """
 
 import json
@@ -26,7 +29,8 @@ from duolog_server.ha.starts import Start
 
 ROOT = "/duolog"
 MOVES = "moves"  # a node with this feature knows queues that move between replica groups
-FEATURES = (MOVES,)  # of this version
+RETIREMENT = "retirement"  # and with this one, groups that retire
+FEATURES = (MOVES, RETIREMENT)  # of this version
 
 
 class BadState(Exception):
@@ -207,6 +211,14 @@ def cluster_prefix(cluster: str) -> str:
     return f"{ROOT}/{cluster}/"
 
 
+def retired_key(cluster: str, group: str = "") -> str:
+    """The note that a group is no more, whose name queues may still have; their prefix.
+
+    It is not below `cluster_prefix`, each part of which is a group.
+    """
+    return f"{ROOT}-retired/{cluster}/{group}"
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """The keys of one group."""
@@ -233,6 +245,11 @@ class Keys:
     def guarantee(self) -> str:
         """What puts of the group are promised."""
         return self.prefix + "guarantee"
+
+    @property
+    def retiring(self) -> str:
+        """The mark of a group that retires; older nodes do not read it."""
+        return self.prefix + "retiring"
 
     def replica(self, node: str) -> str:
         """The registration of a live node."""
@@ -313,6 +330,7 @@ class View:
     rooms: Mapping[str, int] = field(default_factory=dict)  # leases of nodes whose disk has room
     reach: Mapping[str, Unreachable] = field(default_factory=dict)  # by the live node that tells it
     members: Mapping[str, Member] = field(default_factory=dict)
+    retiring: bool = False
 
     @property
     def nodes(self) -> set[str]:
@@ -427,6 +445,7 @@ def view_of(snapshot: Snapshot, keys: Keys) -> View:
             if k.startswith(reach) and leases.get(k[len(reach) :]) == row.lease
         },
         members,
+        keys.retiring in snapshot.rows,
     )
 
 

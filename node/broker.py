@@ -10,6 +10,7 @@ from duolog._background import Background
 
 from duolog_server.ha.failoverevents import Lead
 from duolog_server.ha.groupstate import View
+from duolog_server.ha.leaving import retires, write_queues
 from duolog_server.ha.master import Master
 from duolog_server.node.audit.auditlog import AuditLog
 from duolog_server.node.consuming.groups import NO_GRACE, GroupCoordinator, MemberTable
@@ -62,6 +63,7 @@ from duolog_server.node.traces.recorder import Recorder, Standing
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.errors import StoreFenced
 from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.metadata import TopicConfig
 from duolog_server.store.record import Host
 from duolog_server.store.recovery import RecoveryReport
 
@@ -128,6 +130,7 @@ class Broker:
         )
         self.log.connect(self.replication, self.admission.refused_put)
         self.metadata.refused = self.admission.change
+        self.metadata.retires = lambda: retires(self.views, self.group)
         self.background = Background(self.give_up)
         if config.traces.endpoint:
             self.log.traces = Recorder(self._standing)
@@ -279,6 +282,10 @@ class Broker:
     def views(self) -> Mapping[str, View]:
         """The cluster's replica groups as the registry shows them; none where roles are fixed."""
         return self.failover.routes if self.failover is not None else {}
+
+    def write_queues(self, topic: TopicConfig) -> list[int]:
+        """The queues here that RocketMQ's producers are told of: see `ha.leaving`."""
+        return write_queues(topic, self.metadata.moves, self.views, self.group)
 
     def master_of(self, group: str) -> str:
         """The endpoint of another group's master for clients; empty if it has none now."""

@@ -253,6 +253,13 @@ class Metadata:
     def _apply_revoke(self, change: Json) -> None:
         self.moves.apply_revoke(change)
 
+    def _apply_gone(self, change: Json) -> None:
+        opened = self.moves.apply_gone(change)
+        groups: dict[str, list[str]] = {}
+        for topic, group in self.offsets:
+            groups.setdefault(topic, []).append(group)
+        self.gates.update((topic, one, q) for topic, q in opened for one in groups.get(topic, ()))
+
     def _apply_forget_light_queues(self, change: Json) -> None:
         names = set(change["ends"])
         self._forget_offsets([key for key in self.offsets if key[0] in names])
@@ -515,7 +522,7 @@ class Metadata:
         guests = self.moves.guests.get(topic)
         if not guests and not self.moves.resets:
             return True
-        is_guest = guests is not None and queue_id in guests
+        is_guest = self.moves.follows(topic, queue_id)
         return crossing.may_read(self.progress_of(group, topic, queue_id), is_guest)
 
     def readable(self, group: str, topic: str) -> Sequence[int]:

@@ -63,11 +63,15 @@ class Closed(NamedTuple):
 
 @dataclass(slots=True)
 class Moves:
-    """Seals and guests, by topic and queue id; resets across them, by topic, group and queue id."""
+    """Seals and guests, by topic and queue id; resets across them, by topic, group and queue id.
+
+    gone: replica groups that have left for good. Nobody comes from there any more.
+    """
 
     seals: dict[str, dict[int, Seal]] = field(default_factory=dict)
     guests: dict[str, dict[int, Guest]] = field(default_factory=dict)
     resets: dict[tuple[str, str], dict[int, Resets]] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
 
     def seal_of(self, topic: str, queue_id: int) -> Seal | None:
         """The seal of a queue."""
@@ -76,6 +80,11 @@ class Moves:
     def guest_of(self, topic: str, queue_id: int) -> Guest | None:
         """What a queue carries on; None for a queue that is a name."""
         return self.guests.get(topic, {}).get(queue_id)
+
+    def follows(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue is a guest, to which consumer groups come from the place before it."""
+        guest = self.guest_of(topic, queue_id)
+        return guest is not None and guest.came_from.group not in self.gone
 
     def first_of(self, topic: str, queue_id: int) -> int | None:
         """The first offset of an open guest."""
@@ -147,6 +156,17 @@ class Moves:
         """Give up a reserved guest."""
         self._settle(change, revoked=True)
 
+    def apply_gone(self, change: Json) -> list[QueueKey]:
+        """A replica group has left: the guests that came from there."""
+        name = str(change["replica_group"])
+        self.gone.add(name)
+        return [
+            (topic, queue_id)
+            for topic, guests in self.guests.items()
+            for queue_id, guest in guests.items()
+            if guest.came_from.group == name
+        ]
+
     def _settle(self, change: Json, **how: Any) -> None:
         (topic, queue_id), move = _key(change), _move(change)
         guest = self.guest_of(topic, queue_id)
@@ -183,7 +203,9 @@ class Moves:
             f"{topic}@{group}": {str(q): list(one) for q, one in sorted(rows.items())}
             for (topic, group), rows in sorted(self.resets.items())
         }
-        found = {"seals": seals, "guests": guests} if seals or guests else {}
+        found: Json = {"seals": seals, "guests": guests} if seals or guests else {}
+        if self.gone:
+            found["gone"] = sorted(self.gone)
         return {**found, "resets": resets} if resets else found
 
     @staticmethod
@@ -201,6 +223,7 @@ class Moves:
             opened = None if first is None else _offset(first)
             guest = Guest(_place(group, of), _place(before, at), str(move), opened, bool(revoked))
             made.guests.setdefault(topic, {})[q] = guest
+        made.gone.update(map(str, value.get("gone", ())))
         for key, q, (number, back) in _rows_of(value.get("resets")):
             topic, _, group = key.partition("@")
             going_back = None if back is None else _offset(back)
@@ -213,11 +236,13 @@ class Moves:
             {topic: dict(rows) for topic, rows in self.seals.items()},
             {topic: dict(rows) for topic, rows in self.guests.items()},
             {key: dict(rows) for key, rows in self.resets.items()},
+            set(self.gone),
         )
 
     def take(self, other: "Moves") -> None:
         """Take the rows of other tables."""
         self.seals, self.guests, self.resets = other.seals, other.guests, other.resets
+        self.gone = other.gone
 
 
 # -- the records of a master, as `Moves` reads them ------------------------------------------------

@@ -142,7 +142,7 @@ class Admin:
             topic: its name.
             queues: in each replica group.
             perm: READ 4, WRITE 2.
-            groups: replica groups to hold it; all where not given.
+            groups: replica groups to hold it; all that do not retire where not given.
             message_type: NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or LITE: what RocketMQ's
                 clients may send to it; everything but LITE where not given.
             lite_ttl_minutes: a lite topic that gets nothing for so long is forgotten; 0: never.
@@ -157,10 +157,10 @@ class Admin:
         )
         if groups is not None and not (groups := checked_texts("groups", groups)):
             raise BadRequest("groups is empty: name at least one replica group, or give None")
-        await self._router.groups(self._timeout)
+        staying = await self._router.staying(self._timeout)
         answers = await self._ask_all(
             lambda admin, left: admin.CreateTopic(request, timeout=left),
-            groups=groups,
+            groups=groups or staying,
         )
         return fromwire.topic_of(answers[0])
 
@@ -169,8 +169,8 @@ class Admin:
     ) -> TopicDescription:
         """Add queues or change permissions (READ 4, WRITE 2); 0 leaves as it is.
 
-        Replica groups that hold nothing but queues that moved there get none. Raises UnknownTopic,
-        BadRequest, and then nothing was changed where queues that moved take the ids.
+        Replica groups that retire, or hold nothing but queues that moved there, get none. Raises
+        UnknownTopic, BadRequest, and then nothing was changed where queues that moved take the ids.
 
         lite_ttl_minutes: see `create_topic`; None leaves as it is.
         """
@@ -184,11 +184,11 @@ class Admin:
         rest: list[str] = []  # groups without queues of their own
         names = await self._router.groups(self._timeout)
         if queues and len(names) > 1:
-            parts = await self.topics([topic])
-            rest = [part.group for part in parts if not part.queues]
+            parts, staying = await self.topics([topic]), await self._router.staying(self._timeout)
+            rest = [part.group for part in parts if not part.queues or part.group not in staying]
             for part in parts:
                 guests = [row.queue_id for row in part.stats if row.queue_id >= part.queues]
-                if part.queues and min(guests, default=queues) < queues:
+                if part.group not in rest and min(guests, default=queues) < queues:
                     raise BadRequest(
                         f"topic {topic} cannot have {queues} queues: queue {min(guests)} of "
                         f"replica group {part.group} moved there, and ids are used once"
@@ -909,6 +909,28 @@ class Admin:
         """
         request = checked_request(wire.ForgetRequest, node=node)
         await self._ask(lambda admin, left: admin.Forget(request, timeout=left))
+
+    async def retire_group(self, group: str, *, undo: bool = False) -> None:
+        """Have a replica group get no new topics and queues, so that it can be emptied; undo ends
+        that. Its queues stay where they are until they are moved.
+
+        Raises BadRequest where no other group stays, or a node has a version that knows no groups
+        that retire; ResultUnknown.
+        """
+        request = checked_request(
+            wire.RetireGroupRequest, replica_group=checked_text("group", group), undo=undo
+        )
+        await self._ask(lambda admin, left: admin.RetireGroup(request, timeout=left))
+
+    async def forget_group(self, group: str) -> None:
+        """Remove a retiring replica group, whose nodes were stopped for good.
+
+        Raises BadRequest where it does not retire, or one of its nodes lives; ResultUnknown.
+        """
+        request = checked_request(
+            wire.ForgetGroupRequest, replica_group=checked_text("group", group)
+        )
+        await self._ask(lambda admin, left: admin.ForgetGroup(request, timeout=left))
 
     async def freeze(self, seconds: int | None = None) -> FreezeStatus:
         """Have the master store nothing for so long, for the way back to RocketMQ; 0: store again.

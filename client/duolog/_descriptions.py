@@ -619,6 +619,7 @@ class GroupRoute:
         master: name of the master; empty while there is none, or where roles are fixed.
         master_endpoint: HOST:PORT of its client API.
         replicas: its nodes.
+        retiring: it gets no new topics and queues, and those that it has are to move away.
     """
 
     group: str
@@ -626,6 +627,7 @@ class GroupRoute:
     master: str
     master_endpoint: str
     replicas: tuple[ReplicaRoute, ...]
+    retiring: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -718,6 +720,7 @@ class QueueSpan:
         following: where the next one is; None: it takes new messages.
         min_offset: queue offset of the oldest message of it that is kept.
         max_offset: queue offset after its newest message.
+        passed_on: messages that were sent here in the last minute, and stored at the next place.
     """
 
     topic: str
@@ -729,6 +732,7 @@ class QueueSpan:
     following: QueuePlace | None
     min_offset: int
     max_offset: int
+    passed_on: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,8 @@ METHODS = (
     "Admin/MoveQueue",
     "Admin/AbortMove",
     "Admin/ListMoves",
+    "Admin/RetireGroup",
+    "Admin/ForgetGroup",
 )
 PATHS = tuple(f"/duolog.v1.{method}" for method in METHODS)
 NUMBERS = {path: number for number, path in enumerate(PATHS) if number}

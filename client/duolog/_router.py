@@ -31,6 +31,7 @@ class Router(Owned):
         self._connections: dict[str, Connection] = {}
         self._slaves: dict[str, Connection] = {}
         self._routes: dict[str, wire.GroupRoute] = {}
+        self._left: list[Connection] = []  # of groups that have retired, for calls that run
         self._fresh_until = 0.0
         self._asking: Joint[None, None] = Joint()
 
@@ -62,6 +63,13 @@ class Router(Owned):
     def unreachable(self) -> list[str]:
         """Groups of the cluster of which no node told an address yet: they may hold any topic."""
         return sorted(self._routes.keys() - self._connections.keys())
+
+    async def staying(self, timeout: float) -> list[str]:
+        """`groups` without those that retire now, which get no new topics and queues."""
+        self._fresh_until = 0.0
+        names = await self.groups(timeout)
+        leaving = {name for name, route in self._routes.items() if route.retiring}
+        return [name for name in names if name not in leaving]
 
     async def all_groups(self, timeout: float) -> list[str]:
         """All groups of the cluster, for changes that must count in each: `everywhere` makes none
@@ -95,6 +103,11 @@ class Router(Owned):
                 self._connections[route.group] = (
                     self._seed if alone else Connection(endpoints, self.runtime)
                 )
+        told = {route.group for route in reply.groups}
+        for name in [name for name, route in self._routes.items() if route.retiring]:
+            if name not in told:  # it has left
+                del self._routes[name]
+                self._left.append(self._connections.pop(name, self._seed))
         seconds = INCOMPLETE_SECONDS if self.unreachable() else FRESH_SECONDS
         self._fresh_until = asyncio.get_running_loop().time() + seconds
 
@@ -188,7 +201,8 @@ class Router(Owned):
         if self.forked:
             return
         await self._asking.stop()
-        for connection in {self._seed, *self._connections.values(), *self._slaves.values()}:
+        of_groups = (*self._connections.values(), *self._slaves.values(), *self._left)
+        for connection in {self._seed, *of_groups}:
             await connection.close()
 
 

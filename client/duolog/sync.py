@@ -638,6 +638,8 @@ class Admin(_Face[AsyncAdmin]):
     set_guarantee = _waits(AsyncAdmin.set_guarantee)
     drain = _waits(AsyncAdmin.drain)
     forget = _waits(AsyncAdmin.forget)
+    retire_group = _waits(AsyncAdmin.retire_group)
+    forget_group = _waits(AsyncAdmin.forget_group)
     freeze = _waits(AsyncAdmin.freeze)
     elect_unclean = _waits(AsyncAdmin.elect_unclean)
 

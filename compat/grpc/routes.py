@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from duolog import _errors as sdk
 from google.protobuf import message as protobuf
@@ -90,8 +91,10 @@ class Routes:
         """A topic. Raises UnknownTopic, NotMaster if a slave may not know it yet."""
         config = self._broker.metadata.topics.get(name)
         if config is None:
-            if self._broker.limits.auto_create_topic and not self._broker.replication.not_master():
-                return self._broker.metadata.auto_create(name, owner=name_of_caller())
+            broker = self._broker
+            makes = broker.limits.auto_create_topic and not broker.metadata.retires()
+            if makes and not broker.replication.not_master():
+                return broker.metadata.auto_create(name, owner=name_of_caller())
             self._broker.admission.check_knows()
             raise sdk.UnknownTopic(f"topic {name!r} does not exist")
         return config
@@ -123,7 +126,12 @@ class Routes:
         group: a consumer group, for those that it may read; empty: all.
         """
         numbers = self._broker.metadata.readable(group, config.name)
-        return [self._queue(resource, config, here, number) for number in numbers]
+        written = set(self._broker.write_queues(config))
+        read = replace(config, perm=config.perm & PERM_READ)
+        return [
+            self._queue(resource, config if number in written else read, here, number)
+            for number in numbers
+        ]
 
     def any_queue(
         self, resource: Resource, config: TopicConfig, here: Endpoints
@@ -134,11 +142,10 @@ class Routes:
     def _queue(
         self, resource: Resource, config: TopicConfig, here: Endpoints, number: int
     ) -> MessageQueue:
-        perm = config.perm if number < config.queues else config.perm & PERM_READ
         return MessageQueue(
             topic=resource,
             id=number,
-            permission=_PERMISSIONS.get(perm, definition.Permission.NONE),
+            permission=_PERMISSIONS.get(config.perm, definition.Permission.NONE),
             broker=definition.Broker(name=self._broker.group, id=0, endpoints=here),
             accept_message_types=accepted_types(config),
         )

@@ -37,7 +37,7 @@ from duolog_server.compat.remoting.codec.nameserver import (
     UnregisterBrokerRequest,
     data_version,
 )
-from duolog_server.compat.remoting.routes import default_topics
+from duolog_server.compat.remoting.routes import default_topics, told_topics
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.runtime.config import RemotingSection
@@ -346,7 +346,7 @@ class Registrar:
 
     async def _newest(self) -> Registration | None:
         """The registration of now; None while it is not known who the node is."""
-        standing, topics = self._standing(), self._broker.metadata.topics
+        standing, topics = self._standing(), told_topics(self._broker)
         if standing is None or not self._registrations.is_due(standing, topics):
             return self._registrations.made
         now = self._broker.times.wall_ms()

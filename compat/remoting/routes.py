@@ -1,6 +1,8 @@
 """Routes: this node answers as a name server of its replica group, and as its broker."""
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
 
 from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
@@ -20,7 +22,7 @@ from duolog_server.compat.remoting.port.dispatcher import Begun
 from duolog_server.node.broker import Broker
 from duolog_server.node.engine.log import Outcome
 from duolog_server.store.grouptopics import group_of
-from duolog_server.store.metadata import PERM_READ, PERM_WRITE
+from duolog_server.store.metadata import PERM_READ, PERM_WRITE, TopicConfig
 
 DEFAULT_TOPIC = "TBW102"  # whose route a producer takes for a topic that its first send creates
 PERM_INHERIT = 1
@@ -36,10 +38,30 @@ def reply_topic(cluster: str) -> str:
 def default_topics(broker: Broker) -> dict[str, tuple[int, int]]:
     """Topics that have a route without being made: queues and perm."""
     found = {reply_topic(broker.node.cluster): (1, PERM_READ | PERM_WRITE)}
-    if broker.limits.auto_create_topic:
+    if broker.limits.auto_create_topic and not broker.metadata.retires():
         perm = PERM_READ | PERM_WRITE | PERM_INHERIT
         found[DEFAULT_TOPIC] = broker.limits.default_topic_queues, perm
     return found
+
+
+def told_topics(broker: Broker) -> Mapping[str, TopicConfig]:
+    """All topics as producers are told of them, where queues of groups that leave moved or are to
+    move; the tables where there are none.
+    """
+    topics, moves = broker.metadata.topics, broker.metadata.moves
+    retires = broker.metadata.retires()
+    touched = {*moves.guests, *moves.seals} if moves.guests or retires else ()
+    told = {name: as_told(broker, topics[name]) for name in touched if name in topics}
+    if retires:
+        told.setdefault(DEFAULT_TOPIC, TopicConfig(DEFAULT_TOPIC, 0, 0))
+    return {**topics, **told} if told else topics
+
+
+def as_told(broker: Broker, topic: TopicConfig) -> TopicConfig:
+    """A topic with the queues that producers are told of, which RocketMQ's route counts from 0."""
+    written = set(broker.write_queues(topic))
+    count = next(number for number in range(len(written) + 1) if number not in written)
+    return replace(topic, queues=count, guests=topic.read_queues - count)
 
 
 class Routes:
@@ -87,6 +109,7 @@ class Routes:
         broker = self._broker
         config = broker.metadata.topics.get(topic)
         if config is not None:
+            config = as_told(broker, config)
             settings = config.perm, config.sysflag, config.guests
             return TopicQueues(broker.group, config.queues, *settings)
         if retried_group(broker, topic):

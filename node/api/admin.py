@@ -211,8 +211,8 @@ class AdminService(stubs.AdminServicer):
             if name not in metadata.topics:
                 check_topic(name)  # or a sender would only learn that it does not exist
                 missing.append(name)
-        if not missing or not broker.limits.auto_create_topic:
-            return
+        if not missing or not broker.limits.auto_create_topic or metadata.retires():
+            return  # another group has it
         broker.admission.check_master()
         broker.admission.check_knows()
         async for name in slices.each(missing):
@@ -726,6 +726,22 @@ class AdminService(stubs.AdminServicer):
         """Remove a member that is down from its group."""
         await self._failover().forget(request.node)
         return wire.ForgetReply()
+
+    @unary
+    async def RetireGroup(
+        self, request: wire.RetireGroupRequest, context: Caller
+    ) -> wire.RetireGroupReply:
+        """Mark a replica group as retiring, or no longer."""
+        await self._failover().retire_group(request.replica_group, request.undo)
+        return wire.RetireGroupReply()
+
+    @unary
+    async def ForgetGroup(
+        self, request: wire.ForgetGroupRequest, context: Caller
+    ) -> wire.ForgetGroupReply:
+        """Remove a replica group that has retired."""
+        await self._failover().forget_group(request.replica_group)
+        return wire.ForgetGroupReply()
 
     @unary
     async def Freeze(self, request: wire.FreezeRequest, context: Caller) -> wire.FreezeReply:

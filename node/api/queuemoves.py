@@ -120,10 +120,11 @@ class QueueMoves:
             place=_place(here),
             first=first,
             end=seal.end if seal is not None else -1,
-            came_from=_place(guest.came_from) if guest is not None else None,
+            came_from=_place(guest.came_from) if guest and moves.follows(topic, queue_id) else None,
             following=_place(seal.following) if seal is not None else None,
             min_offset=low,
             max_offset=high,
+            passed_on=broker.passing.passed(topic, queue_id),
         )
 
 

@@ -140,7 +140,8 @@ def node_of(
 def group_route(name: str, view: View) -> wire.GroupRoute:
     """A group of the cluster, as the registry shows it."""
     state, master = view.state, view.master
-    route = wire.GroupRoute(group=name, epoch=state.epoch if state is not None else 0)
+    epoch = state.epoch if state is not None else 0
+    route = wire.GroupRoute(group=name, epoch=epoch, retiring=view.retiring)
     if master is not None:
         route.master, route.master_endpoint = master.replica.node, master.endpoint
     members = state.sync_state_set if state is not None else frozenset()

@@ -242,6 +242,8 @@ _RULES = {
     "Admin/DecideHalf": Rule(lambda request, facts: (group_pub(request.group),)),
     "Admin/MoveQueue": Rule(_of_cluster(Action.UPDATE)),
     "Admin/AbortMove": Rule(_of_cluster(Action.UPDATE)),
+    "Admin/RetireGroup": Rule(_of_cluster(Action.UPDATE)),
+    "Admin/ForgetGroup": Rule(_of_cluster(Action.UPDATE)),
     "Admin/ListMoves": Rule(_list_of_topic, trim=_trim_moves),
     "Access/WhoAmI": Rule(_anybody),
     "Access/PutUser": Rule(_supers),

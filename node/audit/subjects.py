@@ -28,6 +28,8 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     "Admin/DecideHalf": ("group", "half", "commit"),
     "Admin/MoveQueue": ("topic", "queue_id", "group", "plan"),
     "Admin/AbortMove": ("topic", "queue_id"),
+    "Admin/RetireGroup": ("replica_group", "undo"),
+    "Admin/ForgetGroup": ("replica_group",),
     "Access/PutUser": ("user", "super", "disabled", "signs", "create"),
     "Access/DeleteUser": ("user",),
     "Access/PutRights": ("user", "rights"),

@@ -98,7 +98,8 @@ class Admission:
                 f"topic {name!r} does not allow writes (perm={topic.perm}); fix: duolog topic "
                 f"alter {name} --perm {topic.perm | PERM_WRITE}"
             )
-        if not 0 <= queue_id < topic.queues and not self._is_guest(name, queue_id):
+        guest = self._metadata.moves.first_of(name, queue_id)
+        if guest is None and not 0 <= queue_id < topic.queues:
             self.check_knows()
             if not topic.queues:  # it is here for queues of other groups, which were moved here
                 raise sdk.BadRequest(f"topic {name} has no queues of its own in this group")
@@ -106,10 +107,6 @@ class Admission:
         if name not in self._metadata.topics:
             topic = self._metadata.auto_create(name, queues, owner)
         return topic
-
-    def _is_guest(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue of another group moved here, and has that id."""
-        return self._metadata.moves.first_of(topic, queue_id) is not None
 
     def refuses(self) -> bool:
         """Whether every put is refused now."""

@@ -124,6 +124,8 @@ class MetadataLog:
         self.refused: Callable[[], sdk.DuologError | None] = _nobody_knows
         # Why a topic may not be created now, None if it may. Set by the throttle.
         self.topic_refused: Callable[[TopicConfig], sdk.DuologError | None] = _none_refused
+        # Whether this replica group gets no new topics and queues. Set by the broker.
+        self.retires: Callable[[], bool] = lambda: False
         # Called with all quotas when any of them changed.
         self.quotas_changed: list[Callable[[Mapping[str, Json]], None]] = []
         self._quotas_told = True
@@ -578,7 +580,8 @@ class MetadataLog:
             self._waiting.pop(offset, None)
 
     def new_topic(self, name: str, queues: int, perm: int, owner: str = "") -> TopicConfig:
-        """The settings of a topic to be created. Raises BadMessage, Busy, Throttled.
+        """The settings of a topic to be created. Raises BadMessage, Busy, Throttled, and
+        BadRequest where this group retires.
 
         owner: the user who creates it; empty where there are none.
         """
@@ -589,6 +592,11 @@ class MetadataLog:
         made = TopicConfig(name, queues, perm or 6, owner=owner)
         if self.exists(name):
             return made
+        if self.retires():
+            raise sdk.BadRequest(
+                f"cannot create topic {name!r} here: this replica group retires. Create it in the "
+                "others"
+            )
         if self._counted(name) >= limits.topics_max:
             raise sdk.Busy(
                 f"cannot create topic {name!r}: this node already has its maximum of "

@@ -20,7 +20,7 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import Background
 
-from duolog_server.ha import failoverevents, groupchanges, membership
+from duolog_server.ha import failoverevents, groupchanges, leaving, membership
 from duolog_server.ha.epochs import NO_EPOCH, Epoch
 from duolog_server.ha.failover import Candidacy, Facts, Failover, Role
 from duolog_server.ha.failoverdriver import FailoverDriver
@@ -775,6 +775,33 @@ class FailoverService:
         if await self._change(groupchanges.forget(self._keys, view, node)) is None:
             raise sdk.BadRequest(f"cannot forget {node}: the group changed meanwhile; try again")
         await self._read_again()
+
+    async def retire_group(self, group: str, undo: bool) -> None:
+        """Mark a group of the cluster as retiring, or no longer. Raises BadRequest, ResultUnknown.
+
+        Masters go by it as soon as they have read it.
+        """
+        if refused := leaving.refused(group, self.routes, undo):
+            raise sdk.BadRequest(refused)
+        await self._change(groupchanges.retire(Keys(self._keys.cluster, group), undo))
+        log.info("a replica group was marked", replica_group=group, retiring=not undo)
+
+    async def forget_group(self, group: str) -> None:
+        """Remove a group that has retired. Raises BadRequest, Unavailable, ResultUnknown."""
+        if refused := leaving.not_forgettable(group, self.routes, self._keys.group):
+            raise sdk.BadRequest(refused)
+        keys = Keys(self._keys.cluster, group)
+        try:
+            rows = (await self.read_rows(keys.prefix)).rows
+        except RegistryError as error:
+            raise sdk.Unavailable(f"the registry does not answer: {error}") from None
+        made = None
+        if keys.retiring in rows:
+            nodes = self.routes[group].nodes
+            made = await self._change(groupchanges.forget_group(keys, rows, nodes))
+        if made is None:
+            raise sdk.BadRequest(f"cannot forget {group}: it changed meanwhile; try again")
+        log.info("a replica group that has retired was forgotten", replica_group=group)
 
     def _check_known(self, node: str) -> None:
         """Raise BadRequest unless a node belongs to the group."""

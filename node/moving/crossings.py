@@ -272,7 +272,7 @@ class Crossings:
         for queue_id, offset in offsets.items():
             reader = topic, group, queue_id
             seal, here = self._seal_of(reader), self._progress(reader)
-            is_guest = tables.moves.guest_of(topic, queue_id) is not None
+            is_guest = tables.moves.follows(topic, queue_id)
             begun = crossing.go_back(here, offset, is_guest)
             if begun is None:
                 continue

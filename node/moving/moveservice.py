@@ -226,6 +226,7 @@ class MoveService:
         """
         rows, moves = await self._rows.read_all(), self._metadata.tables.moves
         self._resume(epoch, rows)
+        await self._note_gone(moves)
         for topic, queue_id in [(topic, one) for topic, row in moves.guests.items() for one in row]:
             sealed = moves.seal_of(topic, queue_id) is not None
             if topic not in self._metadata.topics or (sealed and self._is_moving(topic, queue_id)):
@@ -239,6 +240,14 @@ class MoveService:
                 self._check_sealed(topic, row)
             elif not row.move and not (exists and self._has(topic, name, row.at)):
                 await self._rows.remove(topic, name, seen.revision)
+
+    async def _note_gone(self, moves: Moves) -> None:
+        """Note the groups that have left, where guests came from there: those are open to all."""
+        guests = (one for queues in moves.guests.values() for one in queues.values())
+        sources = {one.came_from.group for one in guests} - moves.gone
+        for group in sorted(sources & await self._rows.retired() if sources else ()):
+            await self._metadata.change({"op": "gone", "replica_group": group})
+            log.info("a replica group has left", replica_group=group)
 
     def _has(self, topic: str, name: Place, at: Place) -> bool:
         """Whether a queue of this group carries a name; not if the topic was made again."""

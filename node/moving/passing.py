@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
+from math import ceil
 from typing import Protocol
 
 import grpc
@@ -51,6 +52,7 @@ from duolog_server.store.status import PutMessageStatus
 log = structlog.get_logger("duolog.node")
 
 PUTS_MAX, BYTES_MAX = 1024, 64 << 20  # that wait, over all queues
+MINUTE = 60.0
 PUT_SECONDS = 2.5  # RocketMQ's clients wait for an answer for 3 s, the SDK's for 4 s
 UNAVAILABLE = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
@@ -110,6 +112,34 @@ class _Put:
 
 
 @dataclass(slots=True)
+class _LastMinute:
+    """About how many came in the last minute, and none only if none did. By minutes that begin with
+    what comes first. now: loop time.
+    """
+
+    began: float = 0.0
+    count: int = 0
+    before: int = 0  # in the minute before this one
+
+    def add(self, now: float, count: int) -> None:
+        """So many come."""
+        self._begin(now)
+        self.count += count
+
+    def at(self, now: float) -> int:
+        """How many came."""
+        self._begin(now)
+        return self.count + ceil(self.before * (1 - (now - self.began) / MINUTE))
+
+    def _begin(self, now: float) -> None:
+        if now - self.began >= MINUTE:
+            is_next = now - self.began < 2 * MINUTE
+            self.before = self.count if is_next else 0
+            self.began = self.began + MINUTE if is_next else now
+            self.count = 0
+
+
+@dataclass(slots=True)
 class _Queue:
     """A queue whose puts are not stored here. released: they are passed on; else they wait.
 
@@ -123,6 +153,7 @@ class _Queue:
     target: Place | None = None
     away: int = 0
     behind: dict[int, _Put] = field(default_factory=dict)
+    passed: _LastMinute = field(default_factory=_LastMinute)
 
 
 class Passing:
@@ -202,6 +233,11 @@ class Passing:
         """Whether puts to a queue wait for its release."""
         queue = self.queues.get((topic, queue_id))
         return queue is not None and not queue.released
+
+    def passed(self, topic: str, queue_id: int) -> int:
+        """About how many messages to a queue were passed on in the last minute."""
+        queue = self.queues.get((topic, queue_id))
+        return queue.passed.at(asyncio.get_running_loop().time()) if queue is not None else 0
 
     # -- puts --------------------------------------------------------------------------------------
 
@@ -298,6 +334,7 @@ class Passing:
         known = sum(run.end - run.first for run in result.duplicates)
         put.batch = without_first(put.batch, known)
         queue.target, queue.away = to, queue.away + 1
+        queue.passed.add(asyncio.get_running_loop().time(), put.batch.columns.count)
         put.ways.append(queue)
         if to != result.moved_to:
             put.batch = replace(put.batch, queue_id=to.queue_id)

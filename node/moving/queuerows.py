@@ -6,6 +6,7 @@ from typing import Protocol
 import structlog
 from duolog import _errors as sdk
 
+from duolog_server.ha.groupstate import retired_key
 from duolog_server.ha.moverevents import Commit, Committed, Conflict, Seen
 from duolog_server.ha.queuerows import (
     BadRow,
@@ -60,6 +61,11 @@ class QueueRows:
                 self._bad.add(error.key)
                 log.error("a row of a moved queue cannot be read", key=error.key, reason=str(error))
         return found
+
+    async def retired(self) -> set[str]:
+        """The replica groups that have left for good. Raises Unavailable."""
+        prefix = retired_key(self._cluster)
+        return {key[len(prefix) :] for key in (await self._read(prefix)).rows}
 
     async def read(self, topic: str, name: Place) -> Seen:
         """The row of a queue. Raises Unavailable, also where this version cannot read it."""

@@ -111,6 +111,8 @@ def _check_target(wanted: Wanted, source: Source) -> None:
         raise sdk.BadRequest(
             f"there is no replica group {there!r}; other groups of this cluster: {others}"
         )
+    if view.retiring:
+        raise sdk.BadRequest(f"replica group {there} retires: it takes no queues")
     for group in (here, there):
         if older := source.views[group].lacking(MOVES) if group in source.views else []:
             raise sdk.BadRequest(

@@ -98,6 +98,8 @@ class MoveTarget:
                 f"messages of topic {topic} are {here} in group {self._group}, and {there} there"
             )
             return Refused(asked.move, reason)
+        if self._metadata.retires():
+            return Refused(asked.move, f"group {self._group} retires, and takes no queues")
         try:
             if not self._knows(topic):
                 self._metadata.new_topic(topic, 1, theirs.perm, theirs.owner)

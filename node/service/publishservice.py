@@ -148,7 +148,9 @@ class PublishService:
 
     def status(self) -> dict[str, int]:
         """See Part."""
-        return {"sinks": len(self._sinks)}
+        waiting = sum(len(row["staged"]) for row in self._sinks.values())
+        late = {"sink_parts_waiting": waiting} if waiting else {}
+        return {"sinks": len(self._sinks), **late}
 
     def validate(self) -> str:
         """The violated invariant between two events, empty for none: every lock is wanted by a

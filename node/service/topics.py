@@ -79,6 +79,10 @@ class Topics:
             known = self._core.admission.known_topic(name)
             self._core.admission.check_current()
             config = altered(known, settings.queues, settings.perm)
+            if config.queues > known.queues and self._core.metadata.retires():
+                raise sdk.BadRequest(
+                    f"topic {name!r} gets no more queues here: this replica group retires"
+                )
             check_message_type(settings.message_type)
             if settings.message_type:
                 config = replace(config, message_type=settings.message_type)

@@ -1,5 +1,5 @@
 """`duolog cluster`: state of the nodes, planned switches, nodes taken out for maintenance; queues
-that even out the load (rebalance.py)."""
+that even out the load (rebalance.py); replica groups that leave (retirement.py)."""
 
 import sys
 import time
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli import rebalance
+from duolog_server.ops.cli import rebalance, retirement
 from duolog_server.ops.cli.access import asked, calls
 from duolog_server.ops.cli.output import (
     LONG_MAX,
@@ -245,3 +245,4 @@ def elect(
 
 
 rebalance.add_to(app)
+retirement.add_to(app)

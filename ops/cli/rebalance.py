@@ -30,7 +30,10 @@ def rebalance(
     steps: Annotated[int, typer.Option(min=1, max=1000, help="At most so many moves.")] = 4,
     empty: Annotated[
         list[str] | None,
-        typer.Option(help="Replica group that is to take no messages any more (repeatable)."),
+        typer.Option(
+            help="Replica group that is to take no messages any more (repeatable). Those that "
+            "retire always are."
+        ),
     ] = None,
 ) -> None:
     """Move queues from the replica groups with the highest load to those with the lowest.
@@ -61,7 +64,9 @@ async def _planned(
 
     from duolog_server.ops.inspection.balance import loads_of, plan
 
-    groups = [group.group for group in (await client.admin.route()).groups]
+    route = (await client.admin.route()).groups
+    groups = [group.group for group in route]
+    empty += tuple(group.group for group in route if group.retiring and group.group not in empty)
     for name in empty:
         if name not in groups:
             raise BadRequest(f"there is no replica group {name!r}: {', '.join(groups)}")

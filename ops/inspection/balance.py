@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from duolog import Busy, Client, QueueMoves, TopicDescription
 
+from duolog_server.store.metadata import is_nodes_topic
+
 SPREAD = 0.25  # of the mean load: a group above it by so much gives queues away
 BYTES_IN, BYTES, QUEUES = "bytes-in", "bytes", "queues"  # what a load is
 UNITS = {BYTES_IN: "bytes/s", BYTES: "bytes", QUEUES: "queues"}
@@ -92,15 +94,15 @@ async def loads_of(client: Client, by: str, seconds: float) -> dict[Queue, float
     """
     moves = await client.admin.moves()
     parts = await client.admin.topics(sizes=by != QUEUES)
-    movable = _movable(parts, moves)
+    queues = movable(parts, moves)
     if by == QUEUES:
-        return dict.fromkeys(movable, 1.0)
+        return dict.fromkeys(queues, 1.0)
     sizes = _sizes(parts)
-    if missing := [queue for queue in movable if queue not in sizes]:
+    if missing := [queue for queue in queues if queue not in sizes]:
         raise Busy(f"nodes still count the bytes of {len(missing)} queues: try again in a moment")
     if by == BYTES:
         kept = _kept(sizes, moves)
-        return {queue: kept[queue] for queue in movable}
+        return {queue: kept[queue] for queue in queues}
     await asyncio.sleep(seconds)
     ends = {
         Queue(part.topic, part.group, stats.queue_id): stats.max_offset
@@ -108,20 +110,21 @@ async def loads_of(client: Client, by: str, seconds: float) -> dict[Queue, float
         for stats in part.stats
     }
     found = {}
-    for queue in movable:
+    for queue in queues:
         size, low, high = sizes[queue]
         mean = size / (high - low) if high > low else _mean(sizes, queue.topic)
         found[queue] = max(0, ends.get(queue, high) - high) * mean / seconds
     return found
 
 
-def _movable(parts: Iterable[TopicDescription], moves: QueueMoves) -> list[Queue]:
+def movable(parts: Iterable[TopicDescription], moves: QueueMoves) -> list[Queue]:
     """The queues that take messages, and do not move now."""
     spans = {Queue(one.topic, *one.place): one for one in moves.spans}
     moving = {Queue(one.topic, *one.source) for one in moves.moves if not one.is_over}
     found = []
     for part in parts:
-        for stats in part.stats if part.message_type != "LITE" else ():
+        stay = part.message_type == "LITE" or is_nodes_topic(part.topic)
+        for stats in part.stats if not stay else ():
             queue = Queue(part.topic, part.group, stats.queue_id)
             span = spans.get(queue)
             takes = span.end is None if span is not None else stats.queue_id < part.queues

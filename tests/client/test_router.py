@@ -116,6 +116,20 @@ async def test_groups_are_asked_for_again_soon_while_one_has_no_address(
     assert router._connections["a"].endpoints == ("h:1",)
 
 
+async def test_a_group_that_retired_and_is_no_more_is_forgotten() -> None:
+    """One that is merely not named may come back."""
+    first = route(a="h:1", b="h:2", c="h:3")
+    first.groups[0].retiring = True
+    router = Router(("127.0.0.1:1",))
+    router._seed = cast(Connection, Seed(first, first, route(b="h:2")))
+    assert await router.groups(1.0) == ["a", "b", "c"]
+    assert await router.staying(1.0) == ["b", "c"]
+    await router._ask(1.0)
+    assert await router.groups(1.0) == ["b", "c"]
+    with pytest.raises(duolog.UnknownTopic, match="replica group 'a' does not exist"):
+        router.connection("a")
+
+
 async def test_the_seed_is_the_connection_of_an_only_group() -> None:
     router = Router(("127.0.0.1:1",))
     seed = router._seed = cast(

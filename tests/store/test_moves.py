@@ -133,6 +133,21 @@ def test_tables_of_a_topic_that_never_moved_are_written_as_ever() -> None:
     assert tables.snapshot().to_bytes() == expected, "nor if others moved, and are gone"
 
 
+def test_a_guest_is_open_to_all_once_its_source_has_left_for_good() -> None:
+    tables = changed(TOPIC, GUEST, OPEN)
+    assert tables.moves.follows("T", 4)
+    assert not tables.may_read("g", "T", 4)
+    changed({"op": "gone", "replica_group": "x"}, tables=tables)
+    assert not tables.may_read("g", "T", 4), "it came from another one"
+    tables.offsets["T", "h"] = {0: 5}
+    changed({"op": "gone", "replica_group": "a"}, tables=tables)
+    assert tables.may_read("g", "T", 4)
+    assert tables.gates == {("T", "h", 4)}, "its members look again"
+    again = Moves.from_rows(json.loads(json.dumps(tables.moves.rows())))
+    assert (again, again.gone) == (tables.moves, {"a", "x"})
+    assert again.copy() == again
+
+
 def test_a_deleted_topics_moves_are_forgotten() -> None:
     tables = changed(TOPIC, SEAL, GUEST, OPEN, DELETE)
     assert tables.moves == Moves()

@@ -1252,7 +1252,7 @@ class QueueMove(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., move: _Optional[str] = ..., state: _Optional[str] = ..., name: _Optional[_Union[QueuePlace, _Mapping]] = ..., source: _Optional[_Union[QueuePlace, _Mapping]] = ..., target: _Optional[str] = ..., to: _Optional[_Union[QueuePlace, _Mapping]] = ..., end: _Optional[int] = ..., begin_ms: _Optional[int] = ..., pause_ms: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class QueueSpan(_message.Message):
-    __slots__ = ("topic", "name", "place", "first", "end", "came_from", "following", "min_offset", "max_offset")
+    __slots__ = ("topic", "name", "place", "first", "end", "came_from", "following", "min_offset", "max_offset", "passed_on")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
@@ -1262,6 +1262,7 @@ class QueueSpan(_message.Message):
     FOLLOWING_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PASSED_ON_FIELD_NUMBER: _ClassVar[int]
     topic: str
     name: QueuePlace
     place: QueuePlace
@@ -1271,7 +1272,8 @@ class QueueSpan(_message.Message):
     following: QueuePlace
     min_offset: int
     max_offset: int
-    def __init__(self, topic: _Optional[str] = ..., name: _Optional[_Union[QueuePlace, _Mapping]] = ..., place: _Optional[_Union[QueuePlace, _Mapping]] = ..., first: _Optional[int] = ..., end: _Optional[int] = ..., came_from: _Optional[_Union[QueuePlace, _Mapping]] = ..., following: _Optional[_Union[QueuePlace, _Mapping]] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+    passed_on: int
+    def __init__(self, topic: _Optional[str] = ..., name: _Optional[_Union[QueuePlace, _Mapping]] = ..., place: _Optional[_Union[QueuePlace, _Mapping]] = ..., first: _Optional[int] = ..., end: _Optional[int] = ..., came_from: _Optional[_Union[QueuePlace, _Mapping]] = ..., following: _Optional[_Union[QueuePlace, _Mapping]] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., passed_on: _Optional[int] = ...) -> None: ...
 
 class NodeStatusRequest(_message.Message):
     __slots__ = ()
@@ -1570,18 +1572,20 @@ class RouteReply(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupRoute, _Mapping]]] = ..., group: _Optional[str] = ..., frames_port: _Optional[int] = ..., frames_key: _Optional[bytes] = ...) -> None: ...
 
 class GroupRoute(_message.Message):
-    __slots__ = ("group", "epoch", "master", "master_endpoint", "replicas")
+    __slots__ = ("group", "epoch", "master", "master_endpoint", "replicas", "retiring")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MASTER_FIELD_NUMBER: _ClassVar[int]
     MASTER_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    RETIRING_FIELD_NUMBER: _ClassVar[int]
     group: str
     epoch: int
     master: str
     master_endpoint: str
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaRoute]
-    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., master: _Optional[str] = ..., master_endpoint: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRoute, _Mapping]]] = ...) -> None: ...
+    retiring: bool
+    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., master: _Optional[str] = ..., master_endpoint: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRoute, _Mapping]]] = ..., retiring: _Optional[bool] = ...) -> None: ...
 
 class ReplicaRoute(_message.Message):
     __slots__ = ("node", "endpoint", "in_sync", "drained")
@@ -1632,6 +1636,28 @@ class ForgetRequest(_message.Message):
     def __init__(self, node: _Optional[str] = ...) -> None: ...
 
 class ForgetReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RetireGroupRequest(_message.Message):
+    __slots__ = ("replica_group", "undo")
+    REPLICA_GROUP_FIELD_NUMBER: _ClassVar[int]
+    UNDO_FIELD_NUMBER: _ClassVar[int]
+    replica_group: str
+    undo: bool
+    def __init__(self, replica_group: _Optional[str] = ..., undo: _Optional[bool] = ...) -> None: ...
+
+class RetireGroupReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ForgetGroupRequest(_message.Message):
+    __slots__ = ("replica_group",)
+    REPLICA_GROUP_FIELD_NUMBER: _ClassVar[int]
+    replica_group: str
+    def __init__(self, replica_group: _Optional[str] = ...) -> None: ...
+
+class ForgetGroupReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

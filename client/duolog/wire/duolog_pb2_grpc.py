@@ -889,6 +889,16 @@ class AdminStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.ForgetRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.ForgetReply.FromString,
                 _registered_method=True)
+        self.RetireGroup = channel.unary_unary(
+                '/duolog.v1.Admin/RetireGroup',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.RetireGroupRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.RetireGroupReply.FromString,
+                _registered_method=True)
+        self.ForgetGroup = channel.unary_unary(
+                '/duolog.v1.Admin/ForgetGroup',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.ForgetGroupRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.ForgetGroupReply.FromString,
+                _registered_method=True)
         self.Freeze = channel.unary_unary(
                 '/duolog.v1.Admin/Freeze',
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.FreezeRequest.SerializeToString,
@@ -1058,6 +1068,20 @@ class AdminServicer:
 
     def Forget(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetireGroup(self, request, context):
+        """A retiring replica group gets no new topics and queues; those that it has are to move away.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetGroup(self, request, context):
+        """Removes a retiring group whose nodes are stopped for good.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -1233,6 +1257,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Forget,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.ForgetRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.ForgetReply.SerializeToString,
+            ),
+            'RetireGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetireGroup,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.RetireGroupRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.RetireGroupReply.SerializeToString,
+            ),
+            'ForgetGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetGroup,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.ForgetGroupRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.ForgetGroupReply.SerializeToString,
             ),
             'Freeze': grpc.unary_unary_rpc_method_handler(
                     servicer.Freeze,
@@ -1734,6 +1768,60 @@ class Admin:
             '/duolog.v1.Admin/Forget',
             duolog_dot_wire_dot_duolog__pb2.ForgetRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.ForgetReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetireGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/RetireGroup',
+            duolog_dot_wire_dot_duolog__pb2.RetireGroupRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.RetireGroupReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/ForgetGroup',
+            duolog_dot_wire_dot_duolog__pb2.ForgetGroupRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.ForgetGroupReply.FromString,
             options,
             channel_credentials,
             insecure,

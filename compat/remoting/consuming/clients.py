@@ -143,7 +143,8 @@ class Clients:
     def _is_whole(self, group: str) -> bool:
         """Whether a group exists, and the topic of what its members send back."""
         metadata = self._core.metadata
-        return metadata.has_group(group) and group_retry_topic(group) in metadata.topics
+        is_made = group_retry_topic(group) in metadata.topics or metadata.retires()
+        return metadata.has_group(group) and is_made
 
     async def _make(self, request: Command, groups: list[str]) -> Command:
         """Make groups, and their topics. Raises Busy, Retryable."""
@@ -151,7 +152,8 @@ class Clients:
         for group in groups:
             _check_retries_found(metadata.has_group(group), group)
             await metadata.ensure_group(group)
-            metadata.make_internal(group_retry_topic(group))
+            if not metadata.retires():  # it is made there with the first message sent back
+                metadata.make_internal(group_retry_topic(group))
         return request.answer(0)
 
     def _register(self, data: ConsumerData) -> None:

@@ -14,7 +14,11 @@ from duolog_server.ops.inspection.doctor.findings import (
     Finding,
     Seen,
 )
-from duolog_server.ops.inspection.doctor.moves import broken_chains, diagnose_moves
+from duolog_server.ops.inspection.doctor.moves import (
+    broken_chains,
+    diagnose_moves,
+    retirement_waits,
+)
 from duolog_server.ops.inspection.doctor.nodes import down, namesake, of_node, refuses, stranger
 from duolog_server.ops.inspection.doctor.replicagroups import of_replica_group
 from duolog_server.ops.inspection.doctor.replication import leases
@@ -32,6 +36,7 @@ PASSING = frozenset(
 
 def diagnose(seen: Seen) -> list[Finding]:
     """All findings, the worst first."""
+    retiring = {one.group for one in seen.route.groups if one.retiring}
     found = [
         *leases(seen.nodes),  # without etcd, groups have no masters
         *itertools.chain.from_iterable(of_replica_group(seen, one) for one in seen.route.groups),
@@ -44,6 +49,7 @@ def diagnose(seen: Seen) -> list[Finding]:
         *_clocks(seen.clocks),
         *diagnose_moves(seen.moved.moves, seen.now_ms),
         *broken_chains(seen.moved, seen.now_ms),
+        *retirement_waits(seen.groups, seen.moved, retiring),
         *diagnose_groups(seen.groups, seen.topics, moved=seen.moved),
     ]
     if seen.unread:

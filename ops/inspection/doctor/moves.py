@@ -1,6 +1,6 @@
 """Queues that move between replica groups: moves that stall, groups that do not cross."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from duolog import GroupDescription, GroupQueue, QueueMove, QueueMoves, QueuePlace, QueueSpan
@@ -8,12 +8,14 @@ from duolog import GroupDescription, GroupQueue, QueueMove, QueueMoves, QueuePla
 from duolog_server.ops.inspection.doctor.findings import ERROR, WARNING, Finding, age
 from duolog_server.ops.inspection.moves import STRANDED
 from duolog_server.store.groupproblems import Patience
+from duolog_server.store.grouptopics import RETRY
 
 HELD_MS = 10_000  # for which messages wait while a queue moves: far more than a move takes
 SLOW_MS = 60_000  # since a move began
 WAITING = "WAITING"  # the state of a move whose turn has not come: those before it are slow
 _LOST = "it was restored from a backup of before, elected uncleanly, or its config/ was lost"
 RUNBOOK = "queue-moves"
+PATIENCE = Patience()
 Place = tuple[str, QueuePlace]  # topic, and queue of a replica group
 
 
@@ -180,6 +182,33 @@ def not_crossed(group: GroupDescription, seams: Sequence[Seam]) -> Iterator[Find
             f"{place} moved and ends at offset {span.end}; the group has {seam.left} messages left "
             f"there{oldest}{stalled}. Until it has consumed them, it gets {behind}",
             _what_to_do(group, queue, place),
+            RUNBOOK,
+        )
+
+
+def retirement_waits(
+    groups: Iterable[GroupDescription], moved: QueueMoves, retiring: Collection[str]
+) -> Iterator[Finding]:
+    """Replica groups that retire and wait for consumer groups for long. retiring: all that do."""
+    sealed = {(one.topic, one.place) for one in moved.spans if one.following is not None}
+    left: dict[str, dict[str, int]] = {}  # messages, by replica group and consumer group
+    for group in groups if retiring else ():
+        for row in group.queues:
+            place = row.topic, QueuePlace(row.replica_group, row.queue_id)
+            late = PATIENCE.is_late(row) or PATIENCE.is_stalled(row)
+            again = row.topic.startswith(RETRY)
+            if row.replica_group in retiring and (again or place in sealed) and late:
+                counts = left.setdefault(row.replica_group, {})
+                counts[group.group] = counts.get(group.group, 0) + row.lag_messages
+    for name, counts in sorted(left.items()):
+        told = ", ".join(f"{group} ({count} messages)" for group, count in sorted(counts.items()))
+        yield Finding(
+            WARNING,
+            "retirement-waits",
+            f"replica group {name}",
+            f"it retires, and consumer groups have messages left there: {told}",
+            "start their consumers, or delete groups that nobody uses: "
+            f"duolog cluster retire {name} --status",
             RUNBOOK,
         )
 

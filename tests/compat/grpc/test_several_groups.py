@@ -7,9 +7,10 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 
 from duolog_server.compat.grpc.protocol.stubs import Code, definition, service
+from duolog_server.compat.remoting.routes import told_topics
 from duolog_server.serve.server import Node
 from tests.compat.grpc.api import CALL_SECONDS, Api, message, resource
-from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of
+from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of, client_of
 from tests.until import until
 
 
@@ -48,6 +49,39 @@ async def test_a_group_whose_nodes_are_gone_is_left_out(nodes: dict[str, Node]) 
     route = await api.route("T")
     assert {queue.broker.name for queue in route.message_queues} == {"broker-a"}
     assert time.monotonic() - began < 10  # of the 30 s that the call has
+
+
+async def test_producers_are_told_of_other_queues_where_a_group_retires(
+    nodes: dict[str, Node],
+) -> None:
+    here, there = GROUPS
+    api = Api(nodes[there])
+
+    async def written() -> list[tuple[str, int]]:
+        found = (await api.route("T")).message_queues
+        writable = definition.Permission.READ_WRITE
+        return sorted((one.broker.name, one.id) for one in found if one.permission == writable)
+
+    own = [(group, queue) for group in GROUPS for queue in (0, 1)]
+    async with client_of(nodes[there]) as client:
+        for queue in (0, 1):
+            moved = await client.admin.move_queue("T", queue, there, group=here)
+            await until(lambda: broker_of(nodes[there]).metadata.moves.open_guests("T"))
+            assert moved.has_moved
+        assert await written() == own, "what is sent there is passed on"
+        await client.admin.retire_group(here)
+        for node in nodes.values():
+            await until(lambda: broker_of(node).views[here].retiring)  # noqa: B023
+        assert await written() == [(there, queue) for queue in range(4)]
+        assert told_topics(broker_of(nodes[here]))["T"].queues == 0
+        told = told_topics(broker_of(nodes[there]))["T"]
+        assert (told.queues, told.guests) == (4, 0)
+        async with client.producer() as producer:
+            receipt = await producer.send("T", b"x", queue_id=3, group=there)
+            assert (receipt.group, receipt.queue_id, receipt.queue_offset) == (there, 3, 0)
+        await client.admin.retire_group(here, undo=True)
+        await until(lambda: not broker_of(nodes[there]).views[here].retiring)
+    await api.close()
 
 
 async def test_receipt_handles_lead_to_their_replica_group(nodes: dict[str, Node]) -> None:

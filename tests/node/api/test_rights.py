@@ -144,6 +144,12 @@ TABLE = {
         lambda t, g: wire.MoveQueueRequest(**_queue(t), group="x"), (f"{CLUSTER} Update",)
     ),
     "Admin/AbortMove": Row(lambda t, g: wire.AbortMoveRequest(**_queue(t)), (f"{CLUSTER} Update",)),
+    "Admin/RetireGroup": Row(
+        lambda t, g: wire.RetireGroupRequest(replica_group="x"), (f"{CLUSTER} Update",)
+    ),
+    "Admin/ForgetGroup": Row(
+        lambda t, g: wire.ForgetGroupRequest(replica_group="x"), (f"{CLUSTER} Update",)
+    ),
     "Admin/ListMoves": Row(lambda t, g: wire.ListMovesRequest(topic=t), (f"{T} List",)),
     "Access/WhoAmI": Row(lambda t, g: wire.WhoAmIRequest(), shows=True),
     "Access/PutUser": Row(lambda t, g: wire.PutUserRequest(user="u", password="p")),

@@ -519,3 +519,15 @@ async def test_a_line_that_is_closed_tries_nothing_again(node: Node, passing: Pa
     passing.role_changed()
     line._try(target, back, BackOff())
     assert len(tried) == 1
+
+
+def test_what_was_passed_on_in_the_last_minute_is_none_only_if_none_was() -> None:
+    passed = module._LastMinute()
+    assert passed.at(1000.0) == 0
+    passed.add(1000.0, 8)
+    assert (passed.at(1030.0), passed.at(1059.9)) == (8, 8)
+    assert (passed.at(1060.0), passed.at(1105.0), passed.at(1119.9)) == (8, 2, 1)
+    assert passed.at(1120.0) == 0
+    passed.add(1500.0, 3)
+    passed.add(1570.0, 1)
+    assert (passed.at(1590.0), passed.at(9999.0)) == (3, 0)

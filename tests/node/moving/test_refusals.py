@@ -69,6 +69,11 @@ def test_a_queue_that_takes_messages_may_move(queue_id: int) -> None:
         (("T", 0, HERE), SOURCE, "is in replica group broker-a already"),
         (("T", 0, ""), SOURCE, "no replica group ''; other groups of this cluster: broker-b"),
         (("T", 0, "x"), replace(SOURCE, views={HERE: VIEWS[HERE]}), "of this cluster: none"),
+        (
+            ("T", 0, THERE),
+            replace(SOURCE, views={**VIEWS, THERE: replace(VIEWS[THERE], retiring=True)}),
+            "replica group broker-b retires: it takes no queues",
+        ),
         *(
             (
                 ("T", 0, THERE),

@@ -24,6 +24,7 @@ def routes(known: str, lost: bool = False, away_seconds: float = 0.0) -> Routes:
         group="g",
         node=SimpleNamespace(cluster="c"),
         limits=SimpleNamespace(auto_create_topic=False),
+        write_queues=lambda topic: list(range(topic.queues)),
         metadata=SimpleNamespace(topics={"T": TopicConfig("T", 1)}),
         failover=SimpleNamespace(lease_seconds=3),
         endpoints=lambda: [f"127.0.0.{number}:8081" for number in (1, 2, 3)],

@@ -94,6 +94,12 @@ def across(here: GroupQueue, *there: GroupQueue) -> Seen:
     return replace(HEALTHY, groups=(group,), moved=QueueMoves((MOVE,), SPANS))
 
 
+def retiring(seen: Seen) -> Seen:
+    """Its replica group is to leave."""
+    groups = tuple(replace(group, retiring=True) for group in seen.route.groups)
+    return replace(seen, route=replace(seen.route, groups=groups))
+
+
 REPLICAS = tuple(ReplicaRoute(name, f"{name}:1", in_sync=True) for name in NAMES)
 HEALTHY = Seen(
     route=Route("c", (GroupRoute("g", 4, "a", "a:1", REPLICAS),), "g", 0, b""),
@@ -389,6 +395,16 @@ def test_a_group_at_a_seam_is_told_what_it_lacks_and_where() -> None:
     assert diagnose_groups(unread.groups, (), ON_DEMAND, unread.moved) == []
 
 
+def test_a_replica_group_that_retires_names_whom_it_waits_for() -> None:
+    seen = across(queue(0, max_offset=9, member_id="m", **LATE), BEHIND)
+    found = {one.cause: one for one in diagnose(retiring(seen))}
+    assert found.keys() == {"not-crossed", "retirement-waits"}
+    assert found["retirement-waits"].where == "replica group g"
+    assert "messages left there: G (3 messages)" in found["retirement-waits"].what
+    (other,) = diagnose(seen)
+    assert other.cause == "not-crossed"
+
+
 def test_every_cause_is_planted_and_none_is_found_where_all_is_well() -> None:
     assert diagnose(HEALTHY) == []
     calls = [
@@ -398,7 +414,7 @@ def test_every_cause_is_planted_and_none_is_found_where_all_is_well() -> None:
         if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding"
     ]
     causes = {ast.literal_eval(call.args[1]) for call in calls}
-    assert causes == {*PLANTED, "no-master", "only-copy", "no-slave"}
+    assert causes == {*PLANTED, "no-master", "only-copy", "no-slave", "retirement-waits"}
     told = re.search(r"It knows (\d+)\s+causes", (RUNBOOKS / "README.md").read_text())
     assert told is not None
     assert int(told[1]) == len(causes)
