@@ -57,6 +57,7 @@ from duolog_server.node.service.lookups import Lookups
 from duolog_server.node.service.offsets import Offsets
 from duolog_server.node.service.publishservice import PublishService
 from duolog_server.node.service.receives import Receives
+from duolog_server.node.service.retention import TopicRetention
 from duolog_server.node.service.sends import Sends
 from duolog_server.node.traces.recorder import Recorder, Standing
 from duolog_server.store.clocks import MonoMs
@@ -186,6 +187,7 @@ class Broker:
         links = Links(self.group, self.other_groups, rows, self.passing)
         self.moves = MoveService(core, self.replication, links, self.give_up)
         self.move_target = MoveTarget(core, self.group)
+        self.retention = TopicRetention(core, lambda: self.replication.history.last_epoch)
         self.connected = Connected()
         self.connected.add(MemberTable(self.groups, self.times))
         self.crossings = Crossings(core, self.other_groups)
@@ -199,6 +201,7 @@ class Broker:
             self.outbox,
             self.passing,
             self.moves,
+            self.retention,
         )
         audit = config.audit
         self.audit: AuditLog | None = None

@@ -114,6 +114,7 @@ METHODS = (
     "Admin/MoveQueue",
     "Admin/AbortMove",
     "Admin/ListMoves",
+    "Admin/TrimTopic",
 )
 PATHS = tuple(f"/duolog.v1.{method}" for method in METHODS)
 NUMBERS = {path: number for number, path in enumerate(PATHS) if number}
