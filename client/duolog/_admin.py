@@ -160,8 +160,8 @@ class Admin:
             perm=checked_whole("perm", perm, 0, INT32_MAX),
             message_type=checked_text("message_type", message_type or "", empty=True),
             lite_ttl_minutes=checked_whole("lite_ttl_minutes", lite_ttl_minutes, 0, INT32_MAX),
-            retention_hours=checked_whole("retention_hours", retention_hours, 0, INT32_MAX),
-            retention_bytes=checked_whole("retention_bytes", retention_bytes),
+            retention_hours=checked_whole("retention_hours", retention_hours, 0, INT32_MAX) or None,
+            retention_bytes=checked_whole("retention_bytes", retention_bytes) or None,
         )
         if groups is not None and not (groups := checked_texts("groups", groups)):
             raise BadRequest("groups is empty: name at least one replica group, or give None")
@@ -242,7 +242,7 @@ class Admin:
         """Hide the oldest messages of a topic for good; where its queues begin from then on.
 
         Their disk space is freed when their segments of the log are deleted. Consumers that have
-        not read them go on with the first message that is left. Raises UnknownTopic; BadRequest
+        not read them continue with the first message that is left. Raises UnknownTopic; BadRequest
         for an offset behind the end of its queue, and for topics of the nodes.
 
         Args:
@@ -252,10 +252,8 @@ class Admin:
             offset: instead of a time: hide what is before this offset of `queue`.
             dry_run: hide nothing, only tell.
         """
-        if (before_ms is None) == (offset is None):
-            raise BadRequest("give before_ms or offset, and not both")
-        if offset is not None and queue is None:
-            raise BadRequest("an offset is of one queue: give queue, too")
+        if not isinstance(queue, QueuePlace | None):
+            raise BadRequest(f"queue is {queue!r}; it must be a QueuePlace")
         request = checked_request(
             wire.TrimTopicRequest,
             topic=checked_text("topic", topic),
@@ -264,6 +262,10 @@ class Admin:
             time=None if before_ms is None else checked_whole("before_ms", before_ms),
             dry_run=checked_flag("dry_run", dry_run),
         )
+        if (before_ms is None) == (offset is None):
+            raise BadRequest("give before_ms or offset, and not both")
+        if offset is not None and queue is None:
+            raise BadRequest("an offset is of one queue: give queue, too")
 
         def ask(admin: stubs.AdminStub, left: float) -> Awaitable[wire.TrimTopicReply]:
             return admin.TrimTopic(request, timeout=left)

@@ -1,7 +1,7 @@
 """Retention of topics that keep messages for a shorter time than the log, or only so many bytes.
 
 The master raises the minimums of their queues, by records in the log: so all replicas hide the same
-messages, and go on hiding them. The bytes are those of a topic's records in this replica group, of
+messages, and keep hiding them. The bytes are those of a topic's records in this replica group, of
 all its queues together: the oldest ones go first, in whichever queue they are.
 """
 
@@ -60,7 +60,7 @@ class TopicRetention:
         try:
             await self._round()
         except sdk.NotMaster:
-            return  # the next master goes on
+            return  # the next master continues
         except sdk.DuologError as error:
             log.warning("messages of topics do not expire yet", reason=str(error))
 
@@ -106,7 +106,7 @@ class TopicRetention:
         for queue_id in queues:
             counted = await self._log_bytes.of(config.name, queue_id, allowance)
             if counted is None:
-                return {}  # the next round goes on counting
+                return {}  # the next round continues to count
             total += counted
         store, name = self._core.store, config.name
         oldest = OldestRecords.of(store, name, queues)
@@ -141,7 +141,7 @@ class OldestRecords:
         )
 
     def pass_by(self, store: Reads, size: int) -> tuple[int, int]:
-        """Go on by one step, or until records of a size are passed.
+        """Continue by one step, or until records of a size are passed.
 
         How many bytes were passed, and how many entries were read.
         """

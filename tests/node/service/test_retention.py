@@ -49,7 +49,8 @@ async def check_trimmed(client: duolog.Client, minimum: int = 7, end: int = 20) 
     wanted = [b"%02d" % number for number in range(minimum, end)]
     assert (await client.pull("T", 0, minimum)).body_list() == wanted
     below = await client.pull("T", 0, minimum - 1)
-    assert not below.body_list() and below.next_offset == minimum
+    assert not below.body_list()
+    assert below.next_offset == minimum
     assert await client.admin.offset_at_time("T", 0, 0) == minimum
     by_key = await client.admin.find("T", key="k", count=32)
     assert [one.body for one in by_key] == wanted
@@ -76,7 +77,8 @@ async def test_what_was_trimmed_is_hidden_from_all_readers_over_a_stop_and_a_kil
         assert [(one.first, one.min_offset) for one in told] == [(7, 7)], "it never falls"
         async with client.consumer("late", "T", start=Start.EARLIEST) as consumer:
             first = await consumer.get(timeout=20)
-            assert first is not None and first.queue_offset == 7
+            assert first is not None
+            assert first.queue_offset == 7
     await node.stop()
     node = await start_node()
     async with client_of(node) as client:
@@ -225,7 +227,8 @@ async def test_queue_files_of_hidden_messages_are_deleted_once_the_note_tells_of
     shutil.copytree(tmp_path / "data", tmp_path / "killed")
     node = await start_node(tmp_path / "killed")
     recovered = broker_of(node).recovered
-    assert recovered is not None and not recovered.rebuilt_queues
+    assert recovered is not None
+    assert not recovered.rebuilt_queues
     assert broker_of(node).store.queue_range("T", 0) == (2200, 2500)
 
 
