@@ -173,8 +173,11 @@ class ConsumeQueues:
     def raise_minimum(self, key: QueueKey, queue_offset: int) -> None:
         """Hide entries of a queue below an offset from readers."""
         queue = self.table.get(key)
-        if queue is not None and queue.raise_minimum(queue_offset):
+        if queue is None:
+            return
+        if queue.raise_minimum(queue_offset):
             self.changed.add(key)
+        if queue.has_hidden_files:  # also at a start: a stop may have come before the note
             self.hidden.add(key)
 
     def delete_hidden(self) -> int:

@@ -4,21 +4,24 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from duolog_server.node.core.metadatalog import MetadataLog
+from duolog_server.store.dump import check
 from duolog_server.store.metadatafiles import BACKUP, SNAPSHOT
 from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.osdisk import OsDisk
 from duolog_server.store.queuenote import PATH
 from tests.inmemory import directory_in_memory
-from tests.node.core.test_moves import Directory
+from tests.node.core.test_moves import MASTER, Directory
 from tests.support import crash, flush_all, put, read_all
 
 QUEUES = range(2)
 STEPS = st.one_of(
-    st.tuples(st.just("put"), st.integers(0, 1), st.integers(1, 4)),
-    st.tuples(st.just("trim"), st.integers(0, 1), st.integers(0, 12)),
+    st.tuples(st.just("put"), st.integers(0, 1), st.integers(1, 60)),
+    st.tuples(st.just("trim"), st.integers(0, 1), st.integers(0, 200)),
+    st.tuples(st.just("clean"), st.booleans(), st.just(0)),
     st.tuples(st.just("stop"), st.booleans(), st.just(0)),
     st.tuples(st.just("kill"), st.booleans(), st.booleans()),
 )
@@ -30,6 +33,8 @@ def trim(metadata: MetadataLog, queue_id: int, offset: int) -> Any:
 
 @settings(max_examples=40)
 @given(st.lists(STEPS, max_size=12))
+@example([("put", 0, 60), ("put", 0, 60), ("trim", 0, 110), ("clean", 1, 0), ("kill", 0, 1)])
+@example([("put", 0, 60), ("put", 0, 60), ("trim", 0, 110), ("clean", 1, 0), ("kill", 1, 0)])
 def test_minimums_never_fall_and_hide_nothing_that_is_stored_later(
     steps: list[tuple[str, int, int]],
 ) -> None:
@@ -48,13 +53,18 @@ def test_minimums_never_fall_and_hide_nothing_that_is_stored_later(
                 offset = min(second, len(stored[first]))
                 node.run(trim(node.metadata, first, offset))
                 minimums[first] = max(minimums[first], offset)
+            elif what == "clean":
+                if first:
+                    flush_all(node.store)
+                node.store.queues.delete_hidden()
+                assert not (first and any(one.has_hidden_files for one in node.store.queues))
+                node.store.disk.reclaim()
             elif what == "stop":
                 node.save()
                 node.store.shutdown()
                 lose(path, [SNAPSHOT, BACKUP] if first else [])
                 node.open()
             else:
-                flush_all(node.store)
                 crash(node.store)
                 lose(path, [SNAPSHOT, BACKUP] if first else [])
                 lose(path, [PATH] if second else [])
@@ -64,7 +74,8 @@ def test_minimums_never_fall_and_hide_nothing_that_is_stored_later(
                 low, high = node.store.queue_range("T", queue_id)
                 assert (low, high) == (minimums[queue_id], len(stored[queue_id]))
                 assert read_all(node.store, "T", queue_id) == stored[queue_id][low:]
-        crash(node.store)
+        node.store.shutdown()
+        assert check(OsDisk(path), MASTER)["problems"] == []
 
 
 def lose(path: Path, names: list[str]) -> None:

@@ -17,7 +17,8 @@ from duolog_server.serve.server import Node
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.consumequeue import BLANK
 from duolog_server.store.retention import HOUR_MS
-from tests.node.replicas import Group, broker_of, caught_up, client_of
+from tests.node.election.test_failover import Voters
+from tests.node.replicas import WAIT_SECONDS, Group, broker_of, caught_up, client_of
 from tests.nodefixtures import StartNode
 from tests.until import until
 
@@ -206,6 +207,24 @@ async def test_a_slave_hides_the_same_and_goes_on_with_that(
     assert broker_of(slave).store.queue_range("T", 0) == (7, 20)
 
 
+async def test_the_next_master_hides_the_same(start_node: StartNode, tmp_path: Path) -> None:
+    voters = Voters(start_node, tmp_path)
+    await voters.start_all()
+    async with voters.client(timeout=WAIT_SECONDS) as client, client.producer() as producer:
+        await filled(client)
+        await client.admin.trim_topic("T", queue=FIRST, offset=7)
+        former = voters.the_leader().config.node.name
+        await voters.stop(former)
+        await until(lambda: voters.leader is not None, "another node leads")
+        await check_trimmed(client)
+        receipt = await producer.send("T", b"20")
+        assert receipt.queue_offset == 20
+        await voters.start(former)
+        await voters.whole()
+        store = broker_of(voters.nodes[former]).store
+        await until(lambda: store.queue_range("T", 0) == (7, 21))
+
+
 async def test_queue_files_of_hidden_messages_are_deleted_once_the_note_tells_of_that(
     start_node: StartNode, tmp_path: Path
 ) -> None:
@@ -220,7 +239,6 @@ async def test_queue_files_of_hidden_messages_are_deleted_once_the_note_tells_of
     await node.stop()  # which notes the ends of all queues
     node = await start_node()
     broker = broker_of(node)
-    broker.store.queues.hidden.add(("T", 0))
     assert broker.store.queues.delete_hidden() == 2
     broker.store.disk.reclaim()
     assert sorted(path.name for path in files.iterdir()) == [f"{40_000:020}"]
