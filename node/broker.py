@@ -18,6 +18,7 @@ from duolog_server.node.core.admission import Admission
 from duolog_server.node.core.clientmeasures import ClientMeasures
 from duolog_server.node.core.connected import Connected
 from duolog_server.node.core.core import Core
+from duolog_server.node.core.logbytes import LogBytes
 from duolog_server.node.core.metadatalog import MetadataLog
 from duolog_server.node.core.rocketmqslave import RocketmqSlave
 from duolog_server.node.core.throttle import Throttle
@@ -187,7 +188,8 @@ class Broker:
         links = Links(self.group, self.other_groups, rows, self.passing)
         self.moves = MoveService(core, self.replication, links, self.give_up)
         self.move_target = MoveTarget(core, self.group)
-        self.retention = TopicRetention(core, lambda: self.replication.history.last_epoch)
+        self.log_bytes = LogBytes(core.store, lambda: self.replication.history.last_epoch)
+        self.retention = TopicRetention(core, self.log_bytes)
         self.connected = Connected()
         self.connected.add(MemberTable(self.groups, self.times))
         self.crossings = Crossings(core, self.other_groups)

@@ -43,7 +43,7 @@ from duolog_server.node.broker import Broker
 from duolog_server.node.consuming.offsets import offset_at, position_of
 from duolog_server.node.consuming.subscriptions import ways_of
 from duolog_server.node.core.connected import Consumer
-from duolog_server.node.core.logbytes import ENTRIES_MAX, Allowance, LogBytes
+from duolog_server.node.core.logbytes import ENTRIES_MAX, Allowance
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.election.failover import FailoverService
 from duolog_server.node.engine.freeze import SECONDS_MAX
@@ -108,9 +108,7 @@ class AdminService(stubs.AdminServicer):
         self._delayed = Delayed(broker)
         self._halves = Halves(broker)
         self._queue_moves = QueueMoves(broker)
-        self._log_bytes = LogBytes(
-            broker.core.store, lambda: self._broker.replication.history.last_epoch
-        )
+        self._log_bytes = broker.log_bytes
         self.caught_up = broker.log.caught_up
         self.until_taken = broker.admission.until_taken
         self._known_topic = broker.admission.known_topic

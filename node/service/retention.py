@@ -6,7 +6,7 @@ all its queues together: the oldest ones go first, in whichever queue they are.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,10 +33,10 @@ QUEUE_ENTRIES_LEAST = 64  # of these, in each queue
 class TopicRetention:
     """A part of a node; it works while the node is the master."""
 
-    def __init__(self, core: Core, mastership: Callable[[], int]) -> None:
-        """mastership: a number that changes with it."""
+    def __init__(self, core: Core, log_bytes: LogBytes) -> None:
+        """log_bytes: of the node's queues."""
         self._core = core
-        self._log_bytes = LogBytes(core.store, mastership)
+        self._log_bytes = log_bytes
 
     async def run(self) -> None:
         """Raise minimums once a minute, until cancelled."""
@@ -53,7 +53,7 @@ class TopicRetention:
         return ""
 
     def role_changed(self) -> None:
-        """See Part: what was counted is of one mastership."""
+        """See Part: it keeps nothing."""
 
     async def round(self) -> None:
         """Raise the minimums of all topics that have a retention; errors are for the next round."""
@@ -65,20 +65,22 @@ class TopicRetention:
             log.warning("messages of topics do not expire yet", reason=str(error))
 
     async def _round(self) -> None:
-        metadata, slices = self._core.metadata, Slices()
-        found: dict[str, dict[int, int]] = {}
-        async for config in slices.each(list(metadata.topics.values())):
+        slices, found = Slices(), dict[str, dict[int, int]]()
+        async for config in slices.each(list(self._core.metadata.topics.values())):
             if not config.retention_hours and not config.retention_bytes:
                 continue
             self._core.admission.check_current()
-            row = await self._expired(config, slices)
-            if row and metadata.exists(config.name):
-                found[config.name] = row
+            found[config.name] = await self._expired(config, slices)
             if sum(map(len, found.values())) >= QUEUES_AT_ONCE:
-                await metadata.raise_minimums(found)
+                await self._raise(found)
                 found = {}
-        if found:
-            await metadata.raise_minimums(found)
+        await self._raise(found)
+
+    async def _raise(self, found: Mapping[str, dict[int, int]]) -> None:
+        exists = self._core.metadata.exists  # a topic may have been deleted meanwhile
+        wanted = {topic: row for topic, row in found.items() if row and exists(topic)}
+        if wanted:
+            await self._core.metadata.raise_minimums(wanted)
 
     async def _expired(self, config: TopicConfig, slices: Slices) -> dict[int, int]:
         """The minimums that a topic's queues are to have, where they are higher than now."""

@@ -7,6 +7,7 @@ from typing import Any
 from duolog import _errors as sdk
 
 from duolog_server.node.core.core import Core
+from duolog_server.node.core.slices import Slices
 from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.access.rules import of_owners
 from duolog_server.node.identity.rights.resources import Action, Kind, Resource
@@ -138,7 +139,8 @@ class Topics:
             _check_own(name)
             check_own_minimum(self._core.admission.known_topic(name))
             self._core.admission.check_current()
-            found = [self._trimmed(name, queue_id, asked) for queue_id in self._named(name, asked)]
+            queues = Slices().each(self._named(name, asked))
+            found = [self._trimmed(name, queue_id, asked) async for queue_id in queues]
             higher = {one.queue_id: one.minimum for one in found if one.minimum > one.first}
             if higher and not asked.dry_run:
                 await self._core.metadata.raise_minimums({name: higher})
