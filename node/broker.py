@@ -19,6 +19,7 @@ from duolog_server.node.core.admission import Admission
 from duolog_server.node.core.clientmeasures import ClientMeasures
 from duolog_server.node.core.connected import Connected
 from duolog_server.node.core.core import Core
+from duolog_server.node.core.logbytes import LogBytes
 from duolog_server.node.core.metadatalog import MetadataLog
 from duolog_server.node.core.rocketmqslave import RocketmqSlave
 from duolog_server.node.core.throttle import Throttle
@@ -58,6 +59,7 @@ from duolog_server.node.service.lookups import Lookups
 from duolog_server.node.service.offsets import Offsets
 from duolog_server.node.service.publishservice import PublishService
 from duolog_server.node.service.receives import Receives
+from duolog_server.node.service.retention import TopicRetention
 from duolog_server.node.service.sends import Sends
 from duolog_server.node.traces.recorder import Recorder, Standing
 from duolog_server.store.clocks import MonoMs
@@ -189,6 +191,8 @@ class Broker:
         links = Links(self.group, self.other_groups, rows, self.passing)
         self.moves = MoveService(core, self.replication, links, self.give_up)
         self.move_target = MoveTarget(core, self.group)
+        self.log_bytes = LogBytes(core.store, lambda: self.replication.history.last_epoch)
+        self.retention = TopicRetention(core, self.log_bytes)
         self.connected = Connected()
         self.connected.add(MemberTable(self.groups, self.times))
         self.crossings = Crossings(core, self.other_groups)
@@ -202,6 +206,7 @@ class Broker:
             self.outbox,
             self.passing,
             self.moves,
+            self.retention,
         )
         audit = config.audit
         self.audit: AuditLog | None = None

@@ -328,10 +328,28 @@ class ConsumeQueue:
                 return False
         return False
 
-    def raise_minimum(self, queue_offset: int) -> None:
-        """Hide entries below a queue offset from readers, up to the end of the queue."""
+    def raise_minimum(self, queue_offset: int) -> bool:
+        """Hide entries below a queue offset from readers, up to the end of the queue.
+
+        Whether that hides any more of them.
+        """
         wanted = min(queue_offset * ENTRY_BYTES, self.files.max_offset)
-        self.min_logic_bytes = max(self.min_logic_bytes, wanted)
+        before, self.min_logic_bytes = self.min_logic_bytes, max(self.min_logic_bytes, wanted)
+        return self.min_logic_bytes > before
+
+    @property
+    def has_hidden_files(self) -> bool:
+        """Whether there are files, besides the last one, of entries below the minimum alone."""
+        files = self.files.files
+        return len(files) > 1 and files[0].end <= self.min_logic_bytes
+
+    def delete_hidden(self, logic_bytes: int) -> int:
+        """Remove files, never the last, of entries below a position and the minimum; how many."""
+        removed = 0
+        while self.has_hidden_files and self.files.files[0].end <= logic_bytes:
+            self.files.remove(self.files.files[0])
+            removed += 1
+        return removed
 
     def forget_minimum(self) -> None:
         """Begin with the first entry again, until the minimum is corrected."""

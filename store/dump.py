@@ -399,13 +399,16 @@ def check(disk: Disk, options: StoreOptions) -> dict[str, Any]:
 
 
 def _floors(log: CommitLog, view: StoreView) -> dict[str, dict[int, int]]:
-    """Ends of the queues of deleted topics: their files may be gone, their records remain."""
+    """What is hidden of queues: of deleted topics, and below the minimums that records have raised.
+
+    Their files may be gone, their records remain.
+    """
     tables = Metadata()
     changes = view.queues.get((SYSTEM_TOPIC, 0), QueueView(0)).entries
     for position, size, _ in changes:
         if size != BLANK:
             tables.apply(log.get_message(position).body)
-    return tables.floors
+    return {name: tables.hidden_of(name) for name in {*tables.floors, *tables.minimums}}
 
 
 def _reached(disk: Disk, options: StoreOptions, topic: str, queue_id: int, view: QueueView) -> int:

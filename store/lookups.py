@@ -2,12 +2,12 @@
 
 The index has only hashes of keys, and may be ahead of what readers may see: every record is read
 and checked. It has records of deleted topics, too: those that are older than their topic are not
-found by key.
+found by key. Those below the minimum of their queue are not found at all.
 """
 
 from collections.abc import Callable
 
-from duolog_server.store.errors import StoreError
+from duolog_server.store.errors import OffsetOutOfRange, StoreError
 from duolog_server.store.indexservice import IndexService
 from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.record import Record, keys_of, parse_message_id
@@ -26,14 +26,24 @@ class Lookups:
         self.at = at
         self._most = most
         self.born: Callable[[str], int] = lambda _: 0  # where in the log a topic begins
+        # Below which queue offset the messages of a topic's queue are hidden.
+        self.minimum: Callable[[str, int], int] = lambda _, queue_id: 0
 
     def by_id(self, message_id: str) -> Record:
         """The record an offset message id names. The id is checked, its offset never trusted.
 
-        Raises BadMessage for no id, OffsetOutOfRange or CorruptRecord where it names no record.
+        Raises BadMessage for no id, OffsetOutOfRange where it names no record or one that is hidden
+        in its queue, CorruptRecord.
         """
         _, physical_offset = parse_message_id(message_id)
-        return self.at(PhyOffset(physical_offset))
+        record = self.at(PhyOffset(physical_offset))
+        if self._is_hidden(record):
+            end = PhyOffset(physical_offset + 1)
+            raise OffsetOutOfRange(physical_offset, end, end)
+        return record
+
+    def _is_hidden(self, record: Record) -> bool:
+        return record.queue_offset < self.minimum(record.topic, record.queue_id)
 
     def by_key(
         self, topic: str, key: str, count: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
@@ -55,7 +65,9 @@ class Lookups:
                     record = self.at(PhyOffset(offset))
                 except StoreError:
                     continue
-                if record_has_key(record, topic, key) and begin_ms <= record.store_time <= end_ms:
+                if self._is_hidden(record) or not record_has_key(record, topic, key):
+                    continue
+                if begin_ms <= record.store_time <= end_ms:
                     found[offset] = record
             if len(found) >= count or len(offsets) < candidates or candidates >= CANDIDATES_MAX:
                 return [found[offset] for offset in sorted(found)]

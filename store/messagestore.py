@@ -515,11 +515,16 @@ class MessageStore:
 
         For queues of deleted topics: a new topic of the same name begins where the old one ended.
         """
-        queue = self.queues.get(topic, queue_id)
-        if queue is not None:
-            queue.raise_minimum(queue_offset)
+        self.raise_minimum(topic, queue_id, queue_offset)
         key = (topic, queue_id)
         self.topic_queue_table[key] = max(self.topic_queue_table.get(key, 0), queue_offset)
+
+    def raise_minimum(self, topic: str, queue_id: int, queue_offset: QueueOffset) -> None:
+        """Hide the messages of a queue below an offset, up to its end.
+
+        The queue, its puts and its records in the log stay as they are.
+        """
+        self.queues.raise_minimum((topic, queue_id), queue_offset)
 
     def drop_unbegun(self, topic: str, queue_id: int, floor: int) -> None:
         """At start: remove files of a queue that has no message, and ends below its floor.
@@ -554,9 +559,12 @@ class MessageStore:
         """Remove a topic's queues and their files. Raises OSError."""
         self.queues.remove_topic(topic)
 
-    def find_since(self, born: Callable[[str], int]) -> None:
-        """From now on, lookups find nothing that is older than its topic. born: its log offset."""
-        self.lookups.born = born
+    def find_since(self, born: Callable[[str], int], minimum: Callable[[str, int], int]) -> None:
+        """From now on, lookups find nothing that is older than its topic, or hidden in its queue.
+
+        born: the topic's log offset. minimum: the queue offset below which messages are hidden.
+        """
+        self.lookups.born, self.lookups.minimum = born, minimum
 
     def calculate_filter_bits(self, bit_map_of: Callable[[str, bytes], bytes]) -> None:
         """Have dispatch note with every entry which filters match the message."""

@@ -30,7 +30,10 @@ LITE_TTL_MINUTES_MAX = 10 * 365 * 24 * 60
 LITE, PRIORITY = "LITE", "PRIORITY"
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", PRIORITY, LITE)
 LITE_EXPIRATION = "lite.topic.expiration"  # RocketMQ 5's attribute, minutes
-OWNER = "duolog.owner"  # an attribute that RocketMQ keeps and does not use
+# Attributes that RocketMQ keeps and does not use.
+OWNER = "duolog.owner"
+RETENTION_HOURS, RETENTION_BYTES = "duolog.retention.hours", "duolog.retention.bytes"
+RETENTION_BYTES_MAX = (1 << 63) - 1
 
 Json = dict[str, Any]
 # Errors raised by JSON with an unexpected structure.
@@ -76,6 +79,8 @@ class TopicConfig:
     lite_ttl_minutes: int = 0  # lite topics that got nothing for so long are forgotten; 0: never
     owner: str = ""  # the user who created it; empty where there were no users
     guests: int = 0  # queues after these that are there to be read: see `store.moves`
+    retention_hours: int = 0  # messages are kept for so long, if the log has them; 0: as the log
+    retention_bytes: int = 0  # of the newest records of the topic here that are kept; 0: all
 
     @property
     def read_queues(self) -> int:
@@ -91,6 +96,10 @@ class TopicConfig:
             attributes[LITE_EXPIRATION] = str(self.lite_ttl_minutes)
         if self.owner:
             attributes[OWNER] = self.owner
+        if self.retention_hours:
+            attributes[RETENTION_HOURS] = str(self.retention_hours)
+        if self.retention_bytes:
+            attributes[RETENTION_BYTES] = str(self.retention_bytes)
         return {
             **({"attributes": attributes} if attributes else {}),
             "order": self.order,
@@ -122,6 +131,8 @@ class TopicConfig:
             str(attributes.get("message.type", "")),
             max(0, int(attributes.get(LITE_EXPIRATION, 0))),
             str(attributes.get(OWNER, "")),
+            retention_hours=max(0, int(attributes.get(RETENTION_HOURS, 0))),
+            retention_bytes=max(0, int(attributes.get(RETENTION_BYTES, 0))),
         )
         return made.with_guests(moves) if moves is not None and ids else made
 
@@ -162,6 +173,8 @@ class Metadata:
     delay_offsets: dict[int, int] = field(default_factory=dict)
     timers: tuple[int, int] = (0, 0)  # first pending timer, first note of a delivery
     floors: dict[str, dict[int, int]] = field(default_factory=dict)
+    # Below which queue offsets messages of existing topics are hidden, by topic and queue id.
+    minimums: dict[str, dict[int, int]] = field(default_factory=dict)
     births: Births = field(default_factory=Births)
     moves: Moves = field(default_factory=Moves)
     filters: dict[str, dict[str, Json]] = field(default_factory=dict)  # by topic and group
@@ -218,6 +231,7 @@ class Metadata:
     def _apply_topic(self, change: Json) -> None:
         if "birth" in change:
             self.moves.forget(str(change["topic"]["topicName"]))
+            self.minimums.pop(str(change["topic"]["topicName"]), None)
         config = TopicConfig.from_json(change["topic"], self.moves)
         self.topics[config.name] = config
         self.births.note(self.births.topics, config.name, change)
@@ -228,6 +242,7 @@ class Metadata:
         name = str(change["topic"])
         self.topics.pop(name, None)
         self.moves.forget(name)
+        self.minimums.pop(name, None)
         self.births.note(self.births.topics, name, change)
         self._raise_floors(name, change)
         self._forget_filters(topic=name)
@@ -237,6 +252,23 @@ class Metadata:
         floors = self.floors.setdefault(name, {})
         for queue, offset in change.get("floors", {}).items():
             floors[int(queue)] = max(int(offset), floors.get(int(queue), 0))
+
+    def _apply_trim(self, change: Json) -> None:
+        for name, queues in change["minimums"].items():
+            row = self.minimums.setdefault(str(name), {})
+            for queue, offset in queues.items():
+                row[int(queue)] = max(int(offset), row.get(int(queue), 0))
+
+    def hidden_below(self, topic: str, queue_id: int) -> int:
+        """The offset below which a record has hidden the messages of a queue; 0: none has."""
+        return self.minimums.get(topic, {}).get(queue_id, 0)
+
+    def hidden_of(self, topic: str) -> dict[int, int]:
+        """Below which queue offsets messages of a topic are hidden, by queue id."""
+        found = dict(self.floors.get(topic, {}))
+        for queue_id, offset in self.minimums.get(topic, {}).items():
+            found[queue_id] = max(offset, found.get(queue_id, 0))
+        return found
 
     def _apply_seal(self, change: Json) -> None:
         self.moves.apply_seal(change)
@@ -448,19 +480,21 @@ class Metadata:
             del self.done[key]
 
     def lower_floors(self, end_of: Callable[[str, int], int]) -> bool:
-        """Lower the floors of queues with messages to their ends; whether one was above that.
+        """Lower the floors of queues with messages, and the minimums of all, to their ends; whether
+        one was above that.
 
-        A message behind such a gap would have no queue entry. A queue without messages begins at
-        its floor.
+        A message behind such a gap would have no queue entry, or be hidden. A queue without
+        messages begins at its floor.
         """
-        lowered = {
-            (topic, queue_id): end
-            for topic, row in self.floors.items()
+        lowered = [
+            (row, queue_id, end)
+            for table, least in ((self.floors, 1), (self.minimums, 0))
+            for topic, row in table.items()
             for queue_id, floor in row.items()
-            if 0 < (end := end_of(topic, queue_id)) < floor
-        }
-        for (topic, queue_id), end in lowered.items():
-            self.floors[topic][queue_id] = end
+            if least <= (end := end_of(topic, queue_id)) < floor
+        ]
+        for row, queue_id, end in lowered:
+            row[queue_id] = end
         return bool(lowered)
 
     def lower_consumed(
@@ -552,6 +586,7 @@ class Metadata:
             raise BadMessage(f"not a metadata snapshot: {error}") from None
         self.topics, self.groups, self.offsets = made.topics, made.groups, made.offsets
         self.delay_offsets, self.floors = made.delay_offsets, made.floors
+        self.minimums = made.minimums
         if made.births.known:  # else of a master of version 0.1.0
             self.births = made.births
         self.moves.take(made.moves)
@@ -578,8 +613,12 @@ class Metadata:
 
     def adopt_own(self, value: Json) -> None:
         """Take the tables for which RocketMQ has no file."""
-        for name, row in value["floors"].items():
-            self.floors[str(name)] = {int(q): int(o) for q, o in row.items()}
+        for table, rows in (
+            (self.floors, value["floors"]),
+            (self.minimums, value.get("minimums") or {}),
+        ):
+            for name, row in rows.items():
+                table[str(name)] = {int(q): int(o) for q, o in row.items()}
         known = "births" in value
         self.births = Births.from_rows(value["births"]) if known else Births(known=False)
         self.moves = Moves.from_rows(value.get("moves") or {})
@@ -620,6 +659,7 @@ class Metadata:
             self.applied,
             self.changes,
             self.moves.rows(),
+            {name: dict(row) for name, row in self.minimums.items()},
         )
 
 
@@ -642,6 +682,7 @@ class Snapshot:
     applied: int
     changes: int
     moves: Json = field(default_factory=dict)
+    minimums: Json = field(default_factory=dict)
 
     def tables(self) -> Json:
         """Encode all tables as `Metadata.from_json` reads them."""
@@ -660,6 +701,7 @@ class Snapshot:
             "quotas": self.quotas,
             "applied": self.applied,
             **({"moves": self.moves} if self.moves else {}),
+            **({"minimums": self.minimums} if self.minimums else {}),
         }
 
     def to_bytes(self) -> bytes:
@@ -773,6 +815,40 @@ def check_lite_ttl(config: TopicConfig) -> None:
         raise BadMessage(f"topic {config.name} has no lite topics: its type is not {LITE}")
     if not 0 <= config.lite_ttl_minutes <= LITE_TTL_MINUTES_MAX:
         raise BadMessage(f"lite_ttl_minutes must be from 0 to {LITE_TTL_MINUTES_MAX}")
+
+
+def check_own_minimum(config: TopicConfig) -> None:
+    """Raise BadMessage for a topic whose messages are never hidden before the log deletes them."""
+    name = config.name
+    if is_closed_topic(name):
+        raise BadMessage(
+            f"topic {name} belongs to the system: its messages stay as long as the log"
+        )
+    if name.startswith(grouptopics.RETRY):
+        raise BadMessage(
+            f"topic {name} holds messages that wait for redelivery: to give them up, reset the "
+            "group's offsets"
+        )
+    if config.message_type == LITE:
+        raise BadMessage(
+            f"topic {name} is of type {LITE}: its lite topics expire by their lite TTL"
+        )
+
+
+def check_retention(config: TopicConfig, log_hours: int) -> None:
+    """Raise BadMessage for an invalid retention of a topic. log_hours: that of the log."""
+    hours, size = config.retention_hours, config.retention_bytes
+    if not hours and not size:
+        return
+    check_own_minimum(config)
+    if not 0 <= hours <= log_hours:
+        raise BadMessage(
+            f"topic {config.name} cannot keep messages for {hours} h: they share the log, which is "
+            f"kept for {log_hours} h (store.file_reserved_time); retention_hours may be from 1 to "
+            f"{log_hours}, or 0 for as long as the log"
+        )
+    if not 0 <= size <= RETENTION_BYTES_MAX:
+        raise BadMessage(f"retention_bytes must be from 0 to {RETENTION_BYTES_MAX}")
 
 
 def check_message_type(name: str) -> None:

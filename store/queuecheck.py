@@ -52,7 +52,7 @@ def _fault(queue: ConsumeQueue | None, end: QueueEnd, position: int, log_min: in
         return f"begins at entry {low // ENTRY_BYTES}: earlier entries are missing"
     oldest, bytes_of_it = queue.entries(low // ENTRY_BYTES, 1)[:2, 0].tolist()
     none_lost = bytes_of_it != BLANK and oldest <= log_min  # those before it name records deleted
-    if low > end.first_start and not (
+    if low > max(end.first_start, end.minimum) and not (
         none_lost
         or (low == end.first_start + queue.files.file_size and 0 <= end.first_file_phy < log_min)
     ):

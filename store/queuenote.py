@@ -197,6 +197,11 @@ class QueueNotes:
         note.directories[key] = directories
         note.size_max += _NAME.size + _ROW.size + 4 * len(queue.topic)
 
+    def minimum_of(self, key: QueueKey) -> int:
+        """The minimum of a queue in the file, in bytes."""
+        row = self._rows.get(key)
+        return parse_row(row, 0)[1].minimum if row is not None else 0
+
     def finish(self, note: Note) -> None:
         """Find where it is written: by `write`, once everything it tells of is synced."""
         note.file, note.at = self._file, self._end

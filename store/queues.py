@@ -45,6 +45,7 @@ class ConsumeQueues:
         self.touched: set[QueueKey] = set()  # may have entries that are not on disk
         self.fresh: set[QueueKey] = set()  # those of them that got any since the last flush
         self.changed: set[QueueKey] = set()  # since the last note of their ends
+        self.hidden: set[QueueKey] = set()  # may have files of entries below their minimum alone
         self.ends = QueueNotes(disk)
         self.noted: Noted | None = None  # what was there when the store was opened
         self.trusted: set[QueueKey] = set()  # whose files are unchanged since the note
@@ -167,6 +168,32 @@ class ConsumeQueues:
             if count:
                 self.changed.add(key)
             removed += count
+        return removed
+
+    def raise_minimum(self, key: QueueKey, queue_offset: int) -> None:
+        """Hide entries of a queue below an offset from readers."""
+        queue = self.table.get(key)
+        if queue is None:
+            return
+        if queue.raise_minimum(queue_offset):
+            self.changed.add(key)
+        if queue.has_hidden_files:  # also at a start: a stop may have come before the note
+            self.hidden.add(key)
+
+    def delete_hidden(self) -> int:
+        """Remove files, never a queue's last, of entries below its minimum alone; how many.
+
+        Only once the note tells of that minimum: after a kill, they would be missed without it.
+        """
+        removed = 0
+        for key in list(self.hidden):
+            queue = self.table.get(key)
+            count = queue.delete_hidden(self.ends.minimum_of(key)) if queue is not None else 0
+            if count:
+                self.changed.add(key)
+                removed += count
+            if queue is None or not queue.has_hidden_files:
+                self.hidden.discard(key)
         return removed
 
     def _make(self, key: QueueKey) -> ConsumeQueue:

@@ -10,6 +10,10 @@ to speak of: unexpired ones are kept, and puts are refused.
 Where other files use more of the file system than this store does, deleting messages makes room
 for those: unexpired ones are kept (`clean_file_forcibly_for_others` is RocketMQ's rule). So they
 are where the disk takes no puts and other nodes of the group, which have room, take them instead.
+
+Topics that keep their messages for a shorter time have the minimums of their queues raised, by
+records in the log. What is hidden takes its room until its segment is deleted; files of queues
+that name nothing else are deleted here.
 """
 
 from collections.abc import Callable
@@ -123,11 +127,11 @@ class Retention:
             self.manual_rounds = max(0, self.manual_rounds - 1)
             forcibly = at_once and self.options.clean_file_forcibly_enable and not kept
             segments, unexpired = self._delete_segments(age_ms, forcibly, dispatched)
-        queue_files = index_files = 0
+        queue_files, index_files = self.queues.delete_hidden(), 0
         if segments:
             self.log.queue.disk_sync_names()
             oldest = self.log.min_offset
-            queue_files = self.queues.delete_before(oldest)
+            queue_files += self.queues.delete_before(oldest)
             index_files = self.index.delete_before(oldest)
             self.check_space()
         more = at_once and bool(segments)

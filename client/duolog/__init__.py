@@ -46,6 +46,7 @@ from duolog._descriptions import (
     TrackedMessage,
     TrackState,
     TrackStep,
+    TrimmedQueue,
 )
 from duolog._errors import (
     BadRequest,
@@ -159,6 +160,7 @@ __all__ = [
     "TrackStep",
     "TrackedMessage",
     "Transactions",
+    "TrimmedQueue",
     "Unauthenticated",
     "Unavailable",
     "UndecidedMessage",

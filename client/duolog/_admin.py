@@ -34,6 +34,7 @@ from duolog._descriptions import (
     TopicDescription,
     TrackedMessage,
     TrackState,
+    TrimmedQueue,
 )
 from duolog._errors import (
     BadRequest,
@@ -133,6 +134,8 @@ class Admin:
         groups: Sequence[str] | None = None,
         message_type: str = "",
         lite_ttl_minutes: int = 0,
+        retention_hours: int = 0,
+        retention_bytes: int = 0,
     ) -> TopicDescription:
         """Create a topic, or leave one with the same settings as it is.
 
@@ -146,6 +149,9 @@ class Admin:
             message_type: NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or LITE: what RocketMQ's
                 clients may send to it; everything but LITE where not given.
             lite_ttl_minutes: a lite topic that gets nothing for so long is forgotten; 0: never.
+            retention_hours: messages are kept for so long; 0: as long as the log, and no longer.
+            retention_bytes: in each replica group, the newest messages are kept that take no more
+                of the log; 0: all that the log has. Older nodes ignore both.
         """
         request = checked_request(
             wire.TopicRequest,
@@ -154,6 +160,8 @@ class Admin:
             perm=checked_whole("perm", perm, 0, INT32_MAX),
             message_type=checked_text("message_type", message_type or "", empty=True),
             lite_ttl_minutes=checked_whole("lite_ttl_minutes", lite_ttl_minutes, 0, INT32_MAX),
+            retention_hours=checked_whole("retention_hours", retention_hours, 0, INT32_MAX) or None,
+            retention_bytes=checked_whole("retention_bytes", retention_bytes) or None,
         )
         if groups is not None and not (groups := checked_texts("groups", groups)):
             raise BadRequest("groups is empty: name at least one replica group, or give None")
@@ -165,14 +173,22 @@ class Admin:
         return fromwire.topic_of(answers[0])
 
     async def alter_topic(
-        self, topic: str, queues: int = 0, perm: int = 0, *, lite_ttl_minutes: int | None = None
+        self,
+        topic: str,
+        queues: int = 0,
+        perm: int = 0,
+        *,
+        lite_ttl_minutes: int | None = None,
+        retention_hours: int | None = None,
+        retention_bytes: int | None = None,
     ) -> TopicDescription:
-        """Add queues or change permissions (READ 4, WRITE 2); 0 leaves as it is.
+        """Add queues, or change permissions (READ 4, WRITE 2) or retention; 0 leaves as it is.
 
         Replica groups that retire, or hold nothing but queues that moved there, get none. Raises
         UnknownTopic, BadRequest, and then nothing was changed where queues that moved take the ids.
 
-        lite_ttl_minutes: see `create_topic`; None leaves as it is.
+        lite_ttl_minutes, retention_hours, retention_bytes: see `create_topic`; None leaves as it
+            is.
         """
         request = checked_request(
             wire.TopicRequest,
@@ -180,6 +196,8 @@ class Admin:
             queues=queues,
             perm=perm,
             lite_ttl_minutes=lite_ttl_minutes,
+            retention_hours=retention_hours,
+            retention_bytes=retention_bytes,
         )
         rest: list[str] = []  # groups without queues of their own
         names = await self._router.groups(self._timeout)
@@ -197,7 +215,8 @@ class Admin:
         answers = await self._ask_all(
             lambda admin, left: admin.AlterTopic(request, timeout=left), UnknownTopic, groups
         )
-        if rest and (perm or lite_ttl_minutes is not None):
+        kept = lite_ttl_minutes, retention_hours, retention_bytes
+        if rest and (perm or any(one is not None for one in kept)):
             request.queues = 0
             await self._ask_all(
                 lambda admin, left: admin.AlterTopic(request, timeout=left), UnknownTopic, rest
@@ -210,6 +229,53 @@ class Admin:
         await self._delete(
             lambda admin, left: admin.DeleteTopic(request, timeout=left), UnknownTopic
         )
+
+    async def trim_topic(
+        self,
+        topic: str,
+        before_ms: int | None = None,
+        *,
+        queue: QueuePlace | None = None,
+        offset: int | None = None,
+        dry_run: bool = False,
+    ) -> list[TrimmedQueue]:
+        """Hide the oldest messages of a topic for good; where its queues begin from then on.
+
+        Their disk space is freed when their segments of the log are deleted. Consumers that have
+        not read them continue with the first message that is left. Raises UnknownTopic; BadRequest
+        for an offset behind the end of its queue, and for topics of the nodes.
+
+        Args:
+            topic: its name.
+            before_ms: hide what was stored before this time, wall-clock ms.
+            queue: of one queue; of all of them, in all replica groups, where not given.
+            offset: instead of a time: hide what is before this offset of `queue`.
+            dry_run: hide nothing, only tell.
+        """
+        if not isinstance(queue, QueuePlace | None):
+            raise BadRequest(f"queue is {queue!r}; it must be a QueuePlace")
+        request = checked_request(
+            wire.TrimTopicRequest,
+            topic=checked_text("topic", topic),
+            queue_id=None if queue is None else queue.queue_id,
+            offset=None if offset is None else checked_whole("offset", offset),
+            time=None if before_ms is None else checked_whole("before_ms", before_ms),
+            dry_run=checked_flag("dry_run", dry_run),
+        )
+        if (before_ms is None) == (offset is None):
+            raise BadRequest("give before_ms or offset, and not both")
+        if offset is not None and queue is None:
+            raise BadRequest("an offset is of one queue: give queue, too")
+
+        def ask(admin: stubs.AdminStub, left: float) -> Awaitable[wire.TrimTopicReply]:
+            return admin.TrimTopic(request, timeout=left)
+
+        if queue is not None:
+            answers = [await self._of_group(queue.group, ask)]
+        else:
+            await self._router.groups(self._timeout)
+            answers = await self._ask_all(ask, UnknownTopic)
+        return [one for answer in answers for one in fromwire.trimmed_of(topic, answer)]
 
     async def topics(
         self,

@@ -45,8 +45,12 @@ class TopicDescription:
         message_type: what RocketMQ's clients may send to it; empty: everything but LITE.
         lite_ttl_minutes: a lite topic without messages for so long expires; 0: never.
         owner: the user who created it; empty where there were no users.
-        retention_hours: segments of the log are deleted so long after their last change, or earlier
-            where the disk fills; 0: not known.
+        retention_hours: messages are kept for so long, or less where the disk fills; 0: not known.
+            Those of the topic, if it has a retention; else those of the log, whose segments are
+            deleted so long after their last change.
+        topic_retention_hours: as the topic was given it; 0: as long as the log.
+        retention_bytes: the newest messages of the topic in this group are kept, of so many bytes
+            in the log; 0: all that the log has.
     """
 
     topic: str
@@ -58,6 +62,27 @@ class TopicDescription:
     lite_ttl_minutes: int = 0
     owner: str = ""
     retention_hours: int = 0
+    topic_retention_hours: int = 0
+    retention_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrimmedQueue:
+    """A queue whose oldest messages were hidden, or would be.
+
+    Attributes:
+        topic: topic of the queue.
+        group: the replica group that holds it.
+        queue_id: queue in the topic.
+        first: its minimum offset before.
+        min_offset: its minimum offset after that.
+    """
+
+    topic: str
+    group: str
+    queue_id: int
+    first: int
+    min_offset: int
 
 
 @dataclass(frozen=True, slots=True)

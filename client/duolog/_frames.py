@@ -116,6 +116,7 @@ METHODS = (
     "Admin/ListMoves",
     "Admin/RetireGroup",
     "Admin/ForgetGroup",
+    "Admin/TrimTopic",
 )
 PATHS = tuple(f"/duolog.v1.{method}" for method in METHODS)
 NUMBERS = {path: number for number, path in enumerate(PATHS) if number}

@@ -47,6 +47,14 @@ def topic_of(reply: wire.TopicReply) -> descriptions.TopicDescription:
     return described(descriptions.TopicDescription, reply, stats=tuple(map(_stats, reply.stats)))
 
 
+def trimmed_of(topic: str, reply: wire.TrimTopicReply) -> list[descriptions.TrimmedQueue]:
+    """The queues of a topic that were trimmed in a replica group."""
+    return [
+        described(descriptions.TrimmedQueue, row, topic=topic, group=reply.group)
+        for row in reply.queues
+    ]
+
+
 def _stats(row: wire.QueueStats) -> descriptions.QueueStats:
     return described(
         descriptions.QueueStats,

@@ -606,6 +606,7 @@ class Admin(_Face[AsyncAdmin]):
     create_topic = _waits(AsyncAdmin.create_topic)
     alter_topic = _waits(AsyncAdmin.alter_topic)
     delete_topic = _waits(AsyncAdmin.delete_topic)
+    trim_topic = _waits(AsyncAdmin.trim_topic)
     topics = _waits(AsyncAdmin.topics)
     topics_page = _waits(AsyncAdmin.topics_page)
     put_group = _waits(AsyncAdmin.put_group)

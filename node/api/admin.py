@@ -43,7 +43,7 @@ from duolog_server.node.broker import Broker
 from duolog_server.node.consuming.offsets import offset_at, position_of
 from duolog_server.node.consuming.subscriptions import ways_of
 from duolog_server.node.core.connected import Consumer
-from duolog_server.node.core.logbytes import ENTRIES_MAX, Allowance, LogBytes
+from duolog_server.node.core.logbytes import ENTRIES_MAX, Allowance
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.election.failover import FailoverService
 from duolog_server.node.engine.freeze import SECONDS_MAX
@@ -53,7 +53,7 @@ from duolog_server.node.pop.liteservice import bound_topic, is_exclusive
 from duolog_server.node.pop.retrytopics import RETRY_TIMES
 from duolog_server.node.runtime.histogram import Histogram
 from duolog_server.node.service.groups import GroupSettings, Reset
-from duolog_server.node.service.topics import Changes, TopicSettings
+from duolog_server.node.service.topics import Changes, TopicSettings, Trim
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.groupproblems import Patience, disagree, without_queues
 from duolog_server.store.grouptopics import dead_letter_topic
@@ -108,9 +108,7 @@ class AdminService(stubs.AdminServicer):
         self._delayed = Delayed(broker)
         self._halves = Halves(broker)
         self._queue_moves = QueueMoves(broker)
-        self._log_bytes = LogBytes(
-            broker.core.store, lambda: self._broker.replication.history.last_epoch
-        )
+        self._log_bytes = broker.log_bytes
         self.caught_up = broker.log.caught_up
         self.until_taken = broker.admission.until_taken
         self._known_topic = broker.admission.known_topic
@@ -137,6 +135,25 @@ class AdminService(stubs.AdminServicer):
         """Delete a topic, its queues and its groups' offsets."""
         await self._topics.delete(address_of_caller(context), request.topic)
         return wire.DeleteTopicReply()
+
+    @unary
+    async def TrimTopic(
+        self, request: wire.TrimTopicRequest, context: Caller
+    ) -> wire.TrimTopicReply:
+        """Hide the oldest messages of queues for good."""
+        if request.WhichOneof("before") is None or request.offset < 0 or request.time < 0:
+            raise sdk.BadRequest("name what is to be hidden: all before an offset, or a time")
+        asked = Trim(
+            request.queue_id if request.HasField("queue_id") else None,
+            request.offset,
+            request.time if request.HasField("time") else None,
+            request.dry_run,
+        )
+        found = await self._topics.trim(address_of_caller(context), request.topic, asked)
+        reply = wire.TrimTopicReply(group=self._broker.group)
+        for one in found:
+            reply.queues.add(queue_id=one.queue_id, first=one.first, min_offset=one.minimum)
+        return reply
 
     @unary
     async def ListTopics(
@@ -235,7 +252,10 @@ class AdminService(stubs.AdminServicer):
         reply.message_type = config.message_type
         reply.lite_ttl_minutes = config.lite_ttl_minutes
         reply.owner = config.owner
-        reply.retention_hours = self._broker.core.options.file_reserved_time
+        kept_hours = self._broker.core.options.file_reserved_time
+        reply.retention_hours = min(config.retention_hours or kept_hours, kept_hours)
+        reply.topic_retention_hours = config.retention_hours
+        reply.retention_bytes = config.retention_bytes
         moves = self._broker.metadata.moves
         async for queue_id in slices.each(range(config.queues)):
             self._stats(reply.stats.add(), config.name, queue_id, times)
@@ -886,7 +906,9 @@ class _Lags:
 
 def _topic_settings(request: wire.TopicRequest) -> TopicSettings:
     ttl = request.lite_ttl_minutes if request.HasField("lite_ttl_minutes") else None
-    return TopicSettings(request.queues, request.perm, request.message_type, ttl)
+    hours = request.retention_hours if request.HasField("retention_hours") else None
+    size = request.retention_bytes if request.HasField("retention_bytes") else None
+    return TopicSettings(request.queues, request.perm, request.message_type, ttl, hours, size)
 
 
 def _tell_consumers(reply: wire.GroupDescription, consumers: Collection[Consumer]) -> None:

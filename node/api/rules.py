@@ -217,6 +217,7 @@ _RULES = {
     "Admin/CreateTopic": Rule(_topic_action(Action.CREATE)),
     "Admin/AlterTopic": Rule(_topic_action(Action.UPDATE)),
     "Admin/DeleteTopic": Rule(_topic_action(Action.DELETE)),
+    "Admin/TrimTopic": Rule(_topic_action(Action.DELETE)),
     "Admin/ListTopics": Rule(_list_topics, trim=_trim_topics),
     "Admin/ListGroups": Rule(_anybody, trim=_trim_groups),
     "Admin/DescribeGroup": Rule(lambda request, facts: (sees_group(request.group),)),

@@ -38,7 +38,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
 }
 # Methods whose service notes them, by whichever protocol they are called.
 OPERATOR_CHANGES = (
-    *("Admin/CreateTopic", "Admin/AlterTopic", "Admin/DeleteTopic"),
+    *("Admin/CreateTopic", "Admin/AlterTopic", "Admin/DeleteTopic", "Admin/TrimTopic"),
     *("Admin/PutGroup", "Admin/DeleteGroup", "Admin/ResetGroup"),
 )
 HIDDEN = {

@@ -119,7 +119,10 @@ class MetadataLog:
         self.tables = Metadata()  # for others to read
         self._files = MetadataFiles(self._store.disk)
         self._writing, self._numbers, self._written = threading.Lock(), itertools.count(1), 0
-        self._store.find_since(lambda topic: self.tables.births.topics.get(topic, 0))
+        self._store.find_since(
+            lambda topic: self.tables.births.topics.get(topic, 0),
+            lambda topic, queue_id: self.tables.hidden_below(topic, queue_id),
+        )
         # Why nothing may be changed now, None if it may. Set by the broker.
         self.refused: Callable[[], sdk.DuologError | None] = _nobody_knows
         # Why a topic may not be created now, None if it may. Set by the throttle.
@@ -144,6 +147,7 @@ class MetadataLog:
         # Called with forgotten light queues and their ends.
         self.light_queues_forgotten: list[Callable[[dict[str, int]], None]] = []
         self._read = 0  # queue offset up to which records were read
+        self._adopted = 0  # up to which a slave's tables are newer than its queues
         self._waiting: dict[int, asyncio.Future[None]] = {}
         # Changes stored at a queue offset and not applied yet; their callers may be gone.
         self._creating: dict[str, tuple[int, TopicConfig]] = {}
@@ -386,6 +390,9 @@ class MetadataLog:
                 break
             self._read = result.next_offset
             tables.applied = max(tables.applied, self._read)
+            if 0 < self._adopted <= self._read:
+                self._adopted = 0
+                self._apply_floors()  # the queues had not come so far
         self._tell_of_crossings()
         self.progress.note(tables, self._log.times.mono_ms())
         if not self._quotas_told:  # once for all changes, and before their callers continue
@@ -416,6 +423,9 @@ class MetadataLog:
                 tell(change["group"])
         elif change["op"] == "topic" and "floors" in change:
             self._apply_floors_of(change["topic"]["topicName"])
+        elif change["op"] == "trim":
+            for topic in change["minimums"]:
+                self._apply_minimums_of(topic)
         elif change["op"] == "seal":
             for sealed in self.sealed:
                 sealed()
@@ -437,13 +447,22 @@ class MetadataLog:
             tell(self.tables.quotas)
 
     def _apply_floors(self) -> None:
-        """Hide the messages of a deleted topic; a slave removes its files at the next start."""
+        """Hide the messages of deleted topics, and those below the minimums of others.
+
+        A slave removes the files of deleted topics at the next start.
+        """
         for topic in self.tables.floors:
             self._apply_floors_of(topic)
+        for topic in self.tables.minimums:
+            self._apply_minimums_of(topic)
 
     def _apply_floors_of(self, topic: str) -> None:
         for queue_id, floor in self.tables.floors.get(topic, {}).items():
             self._store.raise_floor(topic, queue_id, QueueOffset(floor))
+
+    def _apply_minimums_of(self, topic: str) -> None:
+        for queue_id, minimum in self.tables.minimums.get(topic, {}).items():
+            self._store.raise_minimum(topic, queue_id, QueueOffset(minimum))
 
     def snapshot_bytes(self) -> bytes:
         """The tables as of now, for a slave, and the ends of queues that its log will not have."""
@@ -466,6 +485,7 @@ class MetadataLog:
         self._lacking = False
         self._tell_quotas()
         self._apply_floors()
+        self._adopted = self.tables.applied
         self._store.keep_to(self.tables.moves, self.tables.applied)
         self.catch_up()
 
@@ -681,6 +701,17 @@ class MetadataLog:
     def may_read(self, group: str, topic: str, queue_id: int) -> bool:
         """See `Metadata.may_read`."""
         return self.tables.may_read(group, topic, queue_id)
+
+    async def raise_minimums(self, minimums: Mapping[str, Mapping[int, int]]) -> None:
+        """Hide the messages below queue offsets, by topic and queue id, on every replica.
+
+        Offsets that are no higher than those before change nothing. Raises as `change`.
+        """
+        table: Json = {
+            topic: {str(queue): offset for queue, offset in row.items()}
+            for topic, row in minimums.items()
+        }
+        await self.change({"op": "trim", "minimums": table})
 
     def store_seal(self, topic: str, queue_id: int, seal: Seal) -> int:
         """Seal a queue whose next offset is the seal's end; the change's offset, for `applied`.

@@ -157,7 +157,7 @@ class Crossings:
         seal, here = self._seal_of(reader), self._progress(reader)
         if seal is None:
             return False
-        return here.going_back is not None or crossing.to_tell(here, seal.end) is not None
+        return here.going_back is not None or self._to_tell(reader, seal) is not None
 
     async def _step(self, reader: Reader, silent: set[str]) -> None:
         seal = self._seal_of(reader)
@@ -168,7 +168,7 @@ class Crossings:
             self._due[reader] = None
             return
         try:
-            told = crossing.to_tell(self._progress(reader), seal.end)
+            told = self._to_tell(reader, seal)
             if told is None:
                 await self._go_back(reader)
             else:
@@ -199,7 +199,7 @@ class Crossings:
         what = {"crossed": told.offset, "resets": told.resets, "begin": begin}
         await self._cross(reader, seal.following, **what)
         here = self._progress(reader)  # a failover or a deletion may have come meanwhile
-        is_told = crossing.to_tell(here, seal.end) == told
+        is_told = self._to_tell(reader, seal) == told
         if is_told and self._seal_of(reader) is seal and self._leads():
             self._crossed[reader] = crossing.on_answer(here, told).crossed
             self._begins.pop(reader, None)
@@ -207,6 +207,14 @@ class Crossings:
     def _seal_of(self, reader: Reader) -> Seal | None:
         topic, _, queue_id = reader
         return self._metadata.tables.moves.seal_of(topic, queue_id)
+
+    def _to_tell(self, reader: Reader, seal: Seal) -> Crossed | None:
+        """See `store.crossing`; a group has read a span that was hidden to its end."""
+        here, (topic, _, queue_id) = self._progress(reader), reader
+        hidden = self._metadata.tables.hidden_below(topic, queue_id)
+        if here.committed is not None and hidden >= seal.end:
+            here = replace(here, committed=max(here.committed, seal.end))
+        return crossing.to_tell(here, seal.end)
 
     def _progress(self, reader: Reader) -> Progress:
         topic, group, queue_id = reader

@@ -1,10 +1,13 @@
-"""`duolog topic`: list, show, create, alter, delete, stats; queues that move (topicmoves.py)."""
+"""`duolog topic`: list, show, create, alter, delete, stats.
+
+Its other commands: queues that move (topicmoves.py), messages that are hidden (topictrim.py).
+"""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli import output, topicmoves
+from duolog_server.ops.cli import output, topicmoves, topictrim
 from duolog_server.ops.cli.access import asked, calls
 from duolog_server.ops.inspection.times import iso
 
@@ -12,6 +15,19 @@ if TYPE_CHECKING:
     from duolog import TopicDescription
 
 app = typer.Typer(no_args_is_help=True)
+
+RetentionHours = typer.Option(
+    "--retention-hours",
+    min=0,
+    max=output.INT_MAX,
+    help="Hours for which messages are kept, not longer than the log; 0: as long as the log.",
+)
+RetentionBytes = typer.Option(
+    "--retention-bytes",
+    min=0,
+    max=output.LONG_MAX,
+    help="Bytes of the newest messages that are kept in each replica group; 0: all.",
+)
 
 
 def _messages(topic: "TopicDescription") -> int:
@@ -28,6 +44,7 @@ def _row(topic: "TopicDescription") -> dict[str, object]:
         **({"lite_ttl": topic.lite_ttl_minutes} if topic.lite_ttl_minutes else {}),
         **({"owner": topic.owner} if topic.owner else {}),
         **({"retention_hours": topic.retention_hours} if topic.retention_hours else {}),
+        **({"retention_bytes": topic.retention_bytes} if topic.retention_bytes else {}),
         "messages": _messages(topic),
     }
 
@@ -90,6 +107,8 @@ def create(
             help="Minutes without a message before a lite topic expires; 0: never.",
         ),
     ] = 0,
+    retention_hours: Annotated[int, RetentionHours] = 0,
+    retention_bytes: Annotated[int, RetentionBytes] = 0,
 ) -> None:
     """Create a topic."""
     if queues < 1 or perm < 1:
@@ -103,7 +122,13 @@ def create(
 
     made = asked(
         lambda client: client.admin.create_topic(
-            topic, queues, perm, message_type=message_type, lite_ttl_minutes=lite_ttl
+            topic,
+            queues,
+            perm,
+            message_type=message_type,
+            lite_ttl_minutes=lite_ttl,
+            retention_hours=retention_hours,
+            retention_bytes=retention_bytes,
         )
     )
     output.print_facts(_row(made))
@@ -127,16 +152,25 @@ def alter(
             help="Minutes without a message before a lite topic expires; 0: never.",
         ),
     ] = None,
+    retention_hours: Annotated[int | None, RetentionHours] = None,
+    retention_bytes: Annotated[int | None, RetentionBytes] = None,
 ) -> None:
-    """Add queues, or change permissions."""
-    if queues is None and perm is None and lite_ttl is None:
+    """Add queues, change permissions, or for how long messages are kept."""
+    if all(one is None for one in (queues, perm, lite_ttl, retention_hours, retention_bytes)):
         output.fail(
-            "nothing to change: give --queues, --perm or --lite-ttl", "duolog topic alter --help"
+            "nothing to change: give --queues, --perm, --lite-ttl, --retention-hours or "
+            "--retention-bytes",
+            "duolog topic alter --help",
         )
 
     made = asked(
         lambda client: client.admin.alter_topic(
-            topic, queues or 0, perm or 0, lite_ttl_minutes=lite_ttl
+            topic,
+            queues or 0,
+            perm or 0,
+            lite_ttl_minutes=lite_ttl,
+            retention_hours=retention_hours,
+            retention_bytes=retention_bytes,
         )
     )
     output.print_facts(_row(made))
@@ -179,4 +213,5 @@ def stats(
     output.print_rows(rows, columns)
 
 
+topictrim.add_to(app)
 topicmoves.add_to(app)

@@ -83,7 +83,7 @@ def current_place(
 
     Raises BadRequest for a text that names no queue, or several.
     """
-    place, spans = _named(topic, text, parts, known.spans), _by_place(topic, known.spans)
+    place, spans = named_place(topic, text, parts, known), _by_place(topic, known.spans)
     for _ in spans:  # a chain is no longer than that
         span = spans.get(place)
         if span is None or span.following is None:
@@ -92,16 +92,20 @@ def current_place(
     return place
 
 
-def _named(
-    topic: str, text: str, parts: Sequence[TopicDescription], spans: Iterable[QueueSpan]
+def named_place(
+    topic: str, text: str, parts: Sequence[TopicDescription], known: QueueMoves
 ) -> QueuePlace:
+    """The place that GROUP/QUEUE, or QUEUE, names, wherever the queue continues now.
+
+    Raises BadRequest for a text that names no queue, or several.
+    """
     group, slash, number = text.rpartition("/")
     queue_id = number_of(number, QUEUE_ID_MAX)
     if queue_id is None or (slash and not group):
         raise BadRequest(f"{text[:80]!r} is not a queue: give QUEUE, or REPLICA-GROUP/QUEUE")
     held = {part.group for part in parts}
     found = {part.group for part in parts if queue_id < part.queues}
-    found |= {one.place.group for one in spans if one.place.queue_id == queue_id}
+    found |= {one.place.group for one in known.spans if one.place.queue_id == queue_id}
     if slash:
         if group not in held:
             told = ", ".join(sorted(held))

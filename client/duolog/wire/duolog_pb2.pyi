@@ -830,18 +830,22 @@ class ListQuotasReply(_message.Message):
     def __init__(self, quotas: _Optional[_Iterable[_Union[QuotaReply, _Mapping]]] = ...) -> None: ...
 
 class TopicRequest(_message.Message):
-    __slots__ = ("topic", "queues", "perm", "message_type", "lite_ttl_minutes")
+    __slots__ = ("topic", "queues", "perm", "message_type", "lite_ttl_minutes", "retention_hours", "retention_bytes")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERM_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     LITE_TTL_MINUTES_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_HOURS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queues: int
     perm: int
     message_type: str
     lite_ttl_minutes: int
-    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., message_type: _Optional[str] = ..., lite_ttl_minutes: _Optional[int] = ...) -> None: ...
+    retention_hours: int
+    retention_bytes: int
+    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., message_type: _Optional[str] = ..., lite_ttl_minutes: _Optional[int] = ..., retention_hours: _Optional[int] = ..., retention_bytes: _Optional[int] = ...) -> None: ...
 
 class QueueStats(_message.Message):
     __slots__ = ("queue_id", "min_offset", "max_offset", "last_store_time", "log_bytes")
@@ -858,7 +862,7 @@ class QueueStats(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_store_time: _Optional[int] = ..., log_bytes: _Optional[int] = ...) -> None: ...
 
 class TopicReply(_message.Message):
-    __slots__ = ("topic", "queues", "perm", "stats", "group", "message_type", "lite_ttl_minutes", "owner", "retention_hours", "guests")
+    __slots__ = ("topic", "queues", "perm", "stats", "group", "message_type", "lite_ttl_minutes", "owner", "retention_hours", "guests", "topic_retention_hours", "retention_bytes")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERM_FIELD_NUMBER: _ClassVar[int]
@@ -869,6 +873,8 @@ class TopicReply(_message.Message):
     OWNER_FIELD_NUMBER: _ClassVar[int]
     RETENTION_HOURS_FIELD_NUMBER: _ClassVar[int]
     GUESTS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_RETENTION_HOURS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queues: int
     perm: int
@@ -879,7 +885,9 @@ class TopicReply(_message.Message):
     owner: str
     retention_hours: int
     guests: _containers.RepeatedCompositeFieldContainer[GuestQueue]
-    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ..., group: _Optional[str] = ..., message_type: _Optional[str] = ..., lite_ttl_minutes: _Optional[int] = ..., owner: _Optional[str] = ..., retention_hours: _Optional[int] = ..., guests: _Optional[_Iterable[_Union[GuestQueue, _Mapping]]] = ...) -> None: ...
+    topic_retention_hours: int
+    retention_bytes: int
+    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ..., group: _Optional[str] = ..., message_type: _Optional[str] = ..., lite_ttl_minutes: _Optional[int] = ..., owner: _Optional[str] = ..., retention_hours: _Optional[int] = ..., guests: _Optional[_Iterable[_Union[GuestQueue, _Mapping]]] = ..., topic_retention_hours: _Optional[int] = ..., retention_bytes: _Optional[int] = ...) -> None: ...
 
 class GuestQueue(_message.Message):
     __slots__ = ("queue_id", "first", "name_group", "name_queue_id", "from_group", "from_queue_id", "sealed")
@@ -908,6 +916,38 @@ class DeleteTopicRequest(_message.Message):
 class DeleteTopicReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class TrimTopicRequest(_message.Message):
+    __slots__ = ("topic", "queue_id", "offset", "time", "dry_run")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    offset: int
+    time: int
+    dry_run: bool
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., time: _Optional[int] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class TrimmedQueue(_message.Message):
+    __slots__ = ("queue_id", "first", "min_offset")
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    queue_id: int
+    first: int
+    min_offset: int
+    def __init__(self, queue_id: _Optional[int] = ..., first: _Optional[int] = ..., min_offset: _Optional[int] = ...) -> None: ...
+
+class TrimTopicReply(_message.Message):
+    __slots__ = ("queues", "group")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[TrimmedQueue]
+    group: str
+    def __init__(self, queues: _Optional[_Iterable[_Union[TrimmedQueue, _Mapping]]] = ..., group: _Optional[str] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
     __slots__ = ("topics", "system", "create", "contains", "after", "limit", "sizes", "problems_only", "without_times")

@@ -824,6 +824,11 @@ class AdminStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.DeleteTopicRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.DeleteTopicReply.FromString,
                 _registered_method=True)
+        self.TrimTopic = channel.unary_unary(
+                '/duolog.v1.Admin/TrimTopic',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.TrimTopicRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.TrimTopicReply.FromString,
+                _registered_method=True)
         self.ListTopics = channel.unary_unary(
                 '/duolog.v1.Admin/ListTopics',
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.ListTopicsRequest.SerializeToString,
@@ -985,6 +990,13 @@ class AdminServicer:
 
     def DeleteTopic(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TrimTopic(self, request, context):
+        """Hides the oldest messages of queues for good, on every replica of the group.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -1192,6 +1204,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DeleteTopic,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.DeleteTopicRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.DeleteTopicReply.SerializeToString,
+            ),
+            'TrimTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.TrimTopic,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.TrimTopicRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.TrimTopicReply.SerializeToString,
             ),
             'ListTopics': grpc.unary_unary_rpc_method_handler(
                     servicer.ListTopics,
@@ -1417,6 +1434,33 @@ class Admin:
             '/duolog.v1.Admin/DeleteTopic',
             duolog_dot_wire_dot_duolog__pb2.DeleteTopicRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.DeleteTopicReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TrimTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/TrimTopic',
+            duolog_dot_wire_dot_duolog__pb2.TrimTopicRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.TrimTopicReply.FromString,
             options,
             channel_credentials,
             insecure,

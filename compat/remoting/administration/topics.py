@@ -26,7 +26,14 @@ from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.service.topics import TopicSettings
-from duolog_server.store.metadata import LITE_EXPIRATION, PERM_READ, PERM_WRITE, is_reserved_topic
+from duolog_server.store.metadata import (
+    LITE_EXPIRATION,
+    PERM_READ,
+    PERM_WRITE,
+    RETENTION_BYTES,
+    RETENTION_HOURS,
+    is_reserved_topic,
+)
 
 MESSAGE_TYPE = "message.type"
 
@@ -226,10 +233,14 @@ def _wanted(header: CreateTopicRequest) -> TopicSettings:
             wanted = replace(wanted, message_type=value)
         elif name == LITE_EXPIRATION and value.isdecimal() and len(value) < 10:
             wanted = replace(wanted, lite_ttl_minutes=int(value))
+        elif name == RETENTION_HOURS and value.isdecimal() and len(value) < 10:
+            wanted = replace(wanted, retention_hours=int(value))
+        elif name == RETENTION_BYTES and value.isdecimal() and len(value) < 19:
+            wanted = replace(wanted, retention_bytes=int(value))
         else:
             raise BadRequest(
-                f"the attribute {name[:80]}={value[:80]} is not supported; {MESSAGE_TYPE} and "
-                f"{LITE_EXPIRATION} (minutes) are"
+                f"the attribute {name[:80]}={value[:80]} is not supported; {MESSAGE_TYPE}, "
+                f"{LITE_EXPIRATION} (minutes), {RETENTION_HOURS} and {RETENTION_BYTES} are"
             )
     return wanted
 

@@ -226,6 +226,11 @@ async def _ask_alter(visit: Visit) -> Shown:
         minutes = str(known.lite_ttl_minutes)
         fields.append(Field("lite_ttl", "Lite topics expire after (minutes, 0: never)", minutes))
         flags += ["--lite-ttl", minutes]
+    else:
+        hours, size = str(known.topic_retention_hours), str(known.retention_bytes)
+        fields.append(Field("hours", "Keep messages for (hours, 0: as long as the log)", hours))
+        fields.append(Field("bytes", "Keep the newest (bytes in each group, 0: all)", size))
+        flags += ["--retention-hours", hours, "--retention-bytes", size]
     return Question(
         f"Alter topic {topic}",
         f"It has {counted(known.queues, 'queue')}, and can get more, never fewer. Messages of a "
@@ -245,6 +250,8 @@ async def _alter(visit: Visit, form: Mapping[str, str]) -> Done:
         whole_number(form, "queues", 1),
         int(perm),
         lite_ttl_minutes=whole_number(form, "lite_ttl", 0) if "lite_ttl" in form else None,
+        retention_hours=whole_number(form, "hours", 0) if "hours" in form else None,
+        retention_bytes=whole_number(form, "bytes", 0) if "bytes" in form else None,
     )
     may = permissions(made.perm)
     return Done(

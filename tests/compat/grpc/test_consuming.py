@@ -22,7 +22,7 @@ from duolog_server.store.record import Host
 from duolog_server.store.status import PutMessageStatus
 from tests.compat.grpc.api import Api, Received, message, resource
 from tests.known import known
-from tests.node.replicas import WAIT_SECONDS, broker_of
+from tests.node.replicas import WAIT_SECONDS, broker_of, client_of
 from tests.nodefixtures import StartNode
 from tests.until import until
 
@@ -38,6 +38,21 @@ async def receive_until(api: Api, group: str, wanted: int, **how: Any) -> list[A
 
 def attempts(received: Received) -> list[int]:
     return [made.system_properties.delivery_attempt for made in received.messages]
+
+
+async def test_pop_goes_on_behind_what_was_trimmed(node: Node, api: Api) -> None:
+    async with client_of(node) as client:
+        await client.admin.create_topic("P", 1)
+        async with client.producer() as producer:
+            await producer.send_batch("P", [b"%d" % k for k in range(6)])
+        (leased,) = (await api.receive("g", "P", count=1)).messages
+        assert leased.body == b"0"
+        place = duolog.QueuePlace("broker-a", 0)
+        await client.admin.trim_topic("P", queue=place, offset=4)
+    found = await receive_until(api, "g", 2, topic="P")
+    assert [one.body for one in found] == [b"4", b"5"]
+    handles = [one.system_properties.receipt_handle for one in (leased, *found)]
+    assert (await api.ack("g", *handles, topic="P")).status.code == Code.OK
 
 
 async def test_a_message_is_received_as_it_was_sent(api: Api) -> None:

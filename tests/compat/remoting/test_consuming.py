@@ -65,6 +65,19 @@ async def test_a_pull_gets_the_bytes_of_the_log(node: Node, form: Serialization)
     assert b"".join(raw) == found.body
 
 
+async def test_clients_of_rocketmq_go_on_behind_what_was_trimmed(
+    node: Node, remoting: Remoting, client: duolog.Client
+) -> None:
+    await filled(remoting, 5)
+    await client.admin.trim_topic("T", queue=duolog.QueuePlace("broker-a", 0), offset=3)
+    await reads(remoting)
+    below = await remoting.pull("g", "T", 1)
+    assert below.code == ResponseCode.PULL_OFFSET_MOVED
+    assert (below.fields["nextBeginOffset"], below.fields["minOffset"]) == ("3", "3")
+    found = await remoting.pull("g", "T", 3)
+    assert [one.body for one in records(found.body)] == [b"body3", b"body4"]
+
+
 async def test_records_are_found_across_files_of_the_log(node: Node, remoting: Remoting) -> None:
     size = 60_000
     for k in range(40):  # of 1 MiB each

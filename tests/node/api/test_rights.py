@@ -150,6 +150,7 @@ TABLE = {
     "Admin/ForgetGroup": Row(
         lambda t, g: wire.ForgetGroupRequest(replica_group="x"), (f"{CLUSTER} Update",)
     ),
+    "Admin/TrimTopic": Row(lambda t, g: wire.TrimTopicRequest(topic=t, time=1), (f"{T} Delete",)),
     "Admin/ListMoves": Row(lambda t, g: wire.ListMovesRequest(topic=t), (f"{T} List",)),
     "Access/WhoAmI": Row(lambda t, g: wire.WhoAmIRequest(), shows=True),
     "Access/PutUser": Row(lambda t, g: wire.PutUserRequest(user="u", password="p")),

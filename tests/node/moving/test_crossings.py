@@ -166,6 +166,20 @@ def test_a_crossing_is_repeated_until_it_is_answered(world: World, fault: str) -
     assert world.may_read(1)
 
 
+@pytest.mark.parametrize("began", [True, False])
+def test_a_group_crosses_a_span_that_was_hidden_before_it_read_it(began: bool) -> None:
+    world = World()
+    if began:
+        world.commit(0, 0)
+    for minimum, crosses in ((1, False), (2, began)):
+        world.sites[0].apply({"op": "trim", "minimums": {"T": {"0": minimum}}})
+        world.sites[0].crossings._sweep_soon()
+        world.look()
+        assert world.may_read(1) == crosses
+    world.look()
+    assert len(world.sent) == began
+
+
 def test_a_slave_tells_and_hears_nothing(world: World) -> None:
     world.sites[0].leads = False
     world.commit(0, 2)

@@ -69,6 +69,30 @@ async def test_a_consumer_reads_on_behind_the_seam(nodes: dict[str, Node], seams
     await until(lambda: seams.committed("g", seams.at) == 9)
 
 
+async def test_groups_continue_behind_a_seam_where_all_before_it_was_trimmed(
+    nodes: dict[str, Node], seams: Seams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duolog_server.node.moving.crossings.SWEEP_SECONDS", 0.05)
+    await seams.put(*numbered(0, 5))
+    async with client_of(nodes[A]) as client:
+        await client.admin.commit("began", {(TOPIC, A, 0): 1})
+        await seams.move(B)
+        await seams.put(*numbered(5, 9))
+        here, there = (duolog.QueuePlace(*place) for place in (seams.name, seams.at))
+        with pytest.raises(duolog.BadRequest, match="end at 5"):
+            await client.admin.trim_topic(TOPIC, queue=here, offset=6)
+        await client.admin.trim_topic(TOPIC, queue=here, offset=4)
+        assert not seams.may_read("began", seams.at)
+        await client.admin.trim_topic(TOPIC, queue=there, offset=3)
+        [trimmed] = await client.admin.trim_topic(TOPIC, queue=there, offset=7)
+        assert (trimmed.first, trimmed.min_offset) == (5, 7), "a guest begins at the seam"
+        await client.admin.trim_topic(TOPIC, queue=here, offset=5)
+        await until(lambda: seams.may_read("began", seams.at))
+        for group in ("began", "new"):
+            async with client.consumer(group, TOPIC, start=duolog.Start.EARLIEST) as consumer:
+                assert await read(consumer, 2) == numbered(7, 9)
+
+
 async def test_a_group_that_has_not_read_the_first_span_gets_nothing_of_the_next(
     nodes: dict[str, Node], seams: Seams
 ) -> None:

@@ -102,8 +102,17 @@ NEEDS: list[tuple[str, Any, Need]] = [
         QueueMoves(
             (
                 QueueMove(
-                    *("U", "m", "SEALING"),
-                    *(QueuePlace(A, 0), QueuePlace(A, 0), A, None, None, 0, 0.0, ""),
+                    topic="U",
+                    move="m",
+                    state="SEALING",
+                    name=QueuePlace(A, 0),
+                    source=QueuePlace(A, 0),
+                    target=A,
+                    to=None,
+                    end=None,
+                    begin_ms=0,
+                    pause_ms=0.0,
+                    reason="",
                 ),
             ),
             (EMPTY,),

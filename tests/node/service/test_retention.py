@@ -1,0 +1,334 @@
+"""Messages that a topic keeps for a shorter time than the log, and messages that were trimmed."""
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import duolog
+import numpy as np
+import pytest
+from duolog import QueuePlace, Start
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duolog_server.node.service.retention import OldestRecords
+from duolog_server.serve.server import Node
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.consumequeue import BLANK
+from duolog_server.store.retention import HOUR_MS
+from tests.node.election.test_failover import Voters
+from tests.node.replicas import WAIT_SECONDS, Group, broker_of, caught_up, client_of
+from tests.nodefixtures import StartNode
+from tests.until import until
+
+FIRST = QueuePlace("broker-a", 0)
+
+
+async def filled(client: duolog.Client, count: int = 20, queues: int = 1, **how: Any) -> None:
+    await client.admin.create_topic("T", queues, **how)
+    async with client.producer() as producer:
+        for queue_id in range(queues):
+            bodies = [b"%02d" % number for number in range(count)]
+            await producer.send_batch("T", bodies, queue_id=queue_id, keys=[["k"]] * count)
+
+
+async def begins_at(client: duolog.Client, topic: str = "T") -> list[int]:
+    return [row.min_offset for row in (await client.admin.topics([topic]))[0].stats]
+
+
+def older(node: Node, hours: float) -> None:
+    """The node's messages are so much older from now on."""
+    times = broker_of(node).times
+    now = times.age_ms()
+    times.age_ms = lambda: WallMs(now + int(hours * HOUR_MS))  # type: ignore[method-assign]
+
+
+async def check_trimmed(client: duolog.Client, minimum: int = 7, end: int = 20) -> None:
+    """What readers see of queue 0, by all ways there are."""
+    assert await begins_at(client) == [minimum]
+    wanted = [b"%02d" % number for number in range(minimum, end)]
+    assert (await client.pull("T", 0, minimum)).body_list() == wanted
+    below = await client.pull("T", 0, minimum - 1)
+    assert not below.body_list()
+    assert below.next_offset == minimum
+    assert await client.admin.offset_at_time("T", 0, 0) == minimum
+    by_key = await client.admin.find("T", key="k", count=32)
+    assert [one.body for one in by_key] == wanted
+
+
+async def test_what_was_trimmed_is_hidden_from_all_readers_over_a_stop_and_a_kill(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    node = await start_node()
+    async with client_of(node) as client:
+        await filled(client)
+        hidden = (await client.admin.find("T", key="k"))[0]
+        told = await client.admin.trim_topic("T", queue=FIRST, offset=7, dry_run=True)
+        assert [(one.first, one.min_offset) for one in told] == [(0, 7)]
+        assert await begins_at(client) == [0]
+        told = await client.admin.trim_topic("T", queue=FIRST, offset=7)
+        assert [(one.group, one.queue_id, one.first, one.min_offset) for one in told] == [
+            ("broker-a", 0, 0, 7)
+        ]
+        await check_trimmed(client)
+        with pytest.raises(duolog.NoSuchMessage):
+            await client.admin.find(message_id=hidden.message_id)
+        told = await client.admin.trim_topic("T", queue=FIRST, offset=5)
+        assert [(one.first, one.min_offset) for one in told] == [(7, 7)], "it never falls"
+        async with client.consumer("late", "T", start=Start.EARLIEST) as consumer:
+            first = await consumer.get(timeout=20)
+            assert first is not None
+            assert first.queue_offset == 7
+    await node.stop()
+    node = await start_node()
+    async with client_of(node) as client:
+        await check_trimmed(client)
+    killed = tmp_path / "killed"
+    shutil.copytree(tmp_path / "data", killed)
+    for name in ("duologMetadata.json", "duologMetadata.json.bak"):
+        (killed / "config" / name).unlink()
+    node = await start_node(killed)
+    async with client_of(node) as client:
+        await check_trimmed(client)
+
+
+@pytest.fixture
+async def own(start_node: StartNode) -> AsyncIterator[duolog.Client]:
+    """A client of a node without topics."""
+    async with client_of(await start_node()) as made:
+        yield made
+
+
+async def test_a_trim_is_refused_for_what_has_no_minimum_of_its_own(own: duolog.Client) -> None:
+    client, admin = own, own.admin
+    await filled(client)
+    with pytest.raises(duolog.BadRequest, match="end at 20"):
+        await admin.trim_topic("T", queue=FIRST, offset=21)
+    with pytest.raises(duolog.BadRequest, match="no queue 3"):
+        await admin.trim_topic("T", 1, queue=QueuePlace("broker-a", 3))
+    with pytest.raises(duolog.UnknownTopic):
+        await admin.trim_topic("absent", 1)
+    with pytest.raises(duolog.BadRequest, match="give queue"):
+        await admin.trim_topic("T", offset=3)
+    with pytest.raises(duolog.BadRequest, match="not both"):
+        await admin.trim_topic("T")
+    await admin.create_topic("%RETRY%g", 1)
+    await admin.create_topic("L", 1, message_type="LITE")
+    for topic, why in {
+        "%RETRY%g": "redelivery",
+        "L": "lite TTL",
+        "DUOLOG_SYS_METADATA": "belongs to the system",
+    }.items():
+        with pytest.raises(duolog.BadRequest, match=why):
+            await admin.trim_topic(topic, 1)
+    for topic in ("%RETRY%g", "L"):
+        with pytest.raises(duolog.BadRequest):
+            await admin.alter_topic(topic, retention_hours=1)
+    with pytest.raises(duolog.BadRequest, match="kept for 72 h"):
+        await admin.alter_topic("T", retention_hours=73)
+    with pytest.raises(duolog.BadRequest, match="kept for 72 h"):
+        await admin.create_topic("new", 1, retention_hours=73)
+
+
+async def test_the_retention_of_a_topic_is_shown_and_given_up(client: duolog.Client) -> None:
+    admin = client.admin
+    made = await admin.create_topic("T2", 1, retention_hours=6, retention_bytes=5000)
+    assert (made.retention_hours, made.topic_retention_hours, made.retention_bytes) == (6, 6, 5000)
+    with pytest.raises(duolog.TopicExists, match="retention 6 h and 5000 bytes"):
+        await admin.create_topic("T2", 1)
+    await admin.create_topic("T2", 1, retention_hours=6, retention_bytes=5000)
+    await admin.alter_topic("T2", 2)
+    [found] = await admin.topics(["T2"])
+    assert (found.queues, found.topic_retention_hours, found.retention_bytes) == (2, 6, 5000)
+    await admin.alter_topic("T2", retention_hours=0, retention_bytes=0)
+    [found] = await admin.topics(["T2"])
+    assert (found.retention_hours, found.topic_retention_hours) == (72, 0)
+    assert found.retention_bytes == 0
+
+
+async def test_messages_that_are_older_than_their_topics_retention_expire(
+    start_node: StartNode,
+) -> None:
+    node = await start_node()
+    retention = broker_of(node).retention
+    async with client_of(node) as client, client.producer() as producer:
+        await filled(client, queues=2, retention_hours=6)
+        await client.admin.create_topic("other", 1)
+        await producer.send("other", b"kept")
+        older(node, 5.9)
+        await retention.round()
+        assert await begins_at(client) == [0, 0]
+        older(node, 6.1)
+        applied = broker_of(node).metadata.tables.applied
+        await retention.round()
+        assert await begins_at(client) == [20, 20]
+        assert broker_of(node).metadata.tables.applied == applied + 1, "one record for all queues"
+        await retention.round()
+        assert broker_of(node).metadata.tables.applied == applied + 1
+        assert await begins_at(client, "other") == [0]
+        receipt = await producer.send("T", b"next", queue_id=1)
+        assert (await client.pull("T", 1, receipt.queue_offset)).body_list() == [b"next"]
+
+
+async def test_the_oldest_messages_of_a_topic_expire_where_it_keeps_so_many_bytes(
+    start_node: StartNode,
+) -> None:
+    node = await start_node()
+    async with client_of(node) as client:
+        await filled(client, queues=2)
+        [part] = await client.admin.topics(["T"], sizes=True)
+        of_queue, other = (row.log_bytes or 0 for row in part.stats)
+        await client.admin.alter_topic("T", retention_bytes=other + of_queue // 2)
+        await broker_of(node).retention.round()
+        first, second = await begins_at(client)
+        assert (first, second) == (10, 0), "those of queue 0 were stored first"
+        await client.admin.alter_topic("T", retention_bytes=1)
+        await broker_of(node).retention.round()
+        assert await begins_at(client) == [20, 20]
+
+
+async def test_a_slave_hides_the_same_and_goes_on_with_that(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    group = Group(start_node, tmp_path)
+    master, slave = await group.start_pair()
+    async with group.client(master) as client:
+        await filled(client)
+        await client.admin.trim_topic("T", queue=FIRST, offset=7)
+    await caught_up(master, slave)
+    store = broker_of(slave).store
+    await until(lambda: store.queue_range("T", 0) == (7, 20))
+    later = await group.start_slave("later")
+    await caught_up(master, later)
+    await until(lambda: broker_of(later).store.queue_range("T", 0) == (7, 20))
+    await slave.stop()
+    slave = await group.start_slave()
+    assert broker_of(slave).store.queue_range("T", 0) == (7, 20)
+
+
+async def test_the_next_master_hides_the_same(start_node: StartNode, tmp_path: Path) -> None:
+    voters = Voters(start_node, tmp_path)
+    await voters.start_all()
+    async with voters.client(timeout=WAIT_SECONDS) as client, client.producer() as producer:
+        await filled(client)
+        await client.admin.trim_topic("T", queue=FIRST, offset=7)
+        former = voters.the_leader().config.node.name
+        await voters.stop(former)
+        await until(lambda: voters.leader is not None, "another node leads")
+        await check_trimmed(client)
+        receipt = await producer.send("T", b"20")
+        assert receipt.queue_offset == 20
+        await voters.start(former)
+        await voters.whole()
+        store = broker_of(voters.nodes[former]).store
+        await until(lambda: store.queue_range("T", 0) == (7, 21))
+
+
+async def test_queue_files_of_hidden_messages_are_deleted_once_the_note_tells_of_that(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    node = await start_node()
+    async with client_of(node) as client:
+        await filled(client, 2500)
+        await client.admin.trim_topic("T", queue=FIRST, offset=2200)
+    broker = broker_of(node)
+    files = tmp_path / "data" / "consumequeue" / "T" / "0"
+    broker.store.queues.ends._rows.pop(("T", 0), None)
+    assert broker.store.queues.delete_hidden() == 0, "a kill would make them missed"
+    await node.stop()  # which notes the ends of all queues
+    node = await start_node()
+    broker = broker_of(node)
+    assert broker.store.queues.delete_hidden() == 2
+    broker.store.disk.reclaim()
+    assert sorted(path.name for path in files.iterdir()) == [f"{40_000:020}"]
+    shutil.copytree(tmp_path / "data", tmp_path / "killed")
+    node = await start_node(tmp_path / "killed")
+    recovered = broker_of(node).recovered
+    assert recovered is not None
+    assert not recovered.rebuilt_queues
+    assert broker_of(node).store.queue_range("T", 0) == (2200, 2500)
+
+
+async def test_a_deleted_topic_takes_its_minimums_with_it(own: duolog.Client) -> None:
+    client = own
+    await filled(client)
+    await client.admin.trim_topic("T", queue=FIRST, offset=7)
+    await client.admin.delete_topic("T")
+    await client.admin.create_topic("T", 1)
+    async with client.producer() as producer:
+        receipt = await producer.send("T", b"new")
+    assert (await client.pull("T", 0, receipt.queue_offset)).body_list() == [b"new"]
+
+
+async def test_what_cannot_be_stored_is_for_the_next_round(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    broker = broker_of(node)
+    async with client_of(node) as client:
+        await filled(client, retention_hours=1)
+        older(node, 2)
+
+        async def full(*changes: Any) -> None:
+            raise duolog.Busy("the disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.metadata, "change", full)
+            await broker.retention.round()
+        assert await begins_at(client) == [0]
+        await broker.retention.round()
+        assert await begins_at(client) == [20]
+
+
+# -- the oldest records of several queues ----------------------------------------------------------
+
+SIZES = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(1, 50), st.booleans()), min_size=1, max_size=60
+)
+
+
+class Queues:
+    """The entries of queues whose records lie behind each other in a log."""
+
+    def __init__(self, records: list[tuple[int, int, bool]]) -> None:
+        self.rows: dict[int, list[tuple[int, int]]] = {}
+        at = 0
+        for queue_id, size, lost in records:
+            self.rows.setdefault(queue_id, []).append((0, BLANK) if lost else (at, size))
+            at += size
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        return 0, len(self.rows.get(queue_id, ()))
+
+    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> Any:
+        rows = self.rows[queue_id][offset : offset + count]
+        return np.array([[at, size, 0] for at, size in rows], np.int64).reshape(-1, 3).T
+
+
+@given(SIZES, st.integers(1, 400), st.sampled_from([1, 2, 64]))
+def test_the_oldest_records_go_and_no_more_of_them_than_have_to(
+    records: list[tuple[int, int, bool]], excess: int, least: int
+) -> None:
+    queues: Any = Queues(records)
+    with pytest.MonkeyPatch.context() as patch:
+        module = "duolog_server.node.service.retention."
+        patch.setattr(module + "QUEUE_ENTRIES_LEAST", least)
+        patch.setattr(module + "ENTRIES_AT_ONCE", 1)
+        oldest = OldestRecords.of(queues, "T", range(4))
+        left, before = excess, dict(oldest.offsets)
+        while left > 0:
+            passed, entries = oldest.pass_by(queues, left)
+            if not entries:
+                break
+            assert any(oldest.offsets[one] > offset for one, offset in before.items())
+            assert all(oldest.offsets[one] >= offset for one, offset in before.items())
+            left, before = left - passed, dict(oldest.offsets)
+    gone = [r for one, end in oldest.offsets.items() for r in queues.rows[one][:end]]
+    kept = [r for one, end in oldest.offsets.items() for r in queues.rows[one][end:]]
+    gone, kept = ([row for row in rows if row[1] != BLANK] for rows in (gone, kept))
+    assert not gone or not kept or max(gone) < min(kept), "in whichever queue they are"
+    size = sum(size for _, size in gone)
+    assert size == excess - left
+    assert left <= 0 or not kept
+    assert not gone or size - max(gone)[1] < excess
