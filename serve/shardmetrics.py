@@ -87,7 +87,7 @@ async def ask(port: int, authorization: str = "", seconds: float = SHARD_SECONDS
             head = await reader.readuntil(b"\r\n\r\n")
             length = int(header(head, "Content-Length"))
             if length > TEXT_BYTES_MAX:
-                log.warning("a shard's metrics are too long", count=length, limit=TEXT_BYTES_MAX)
+                log.warning("a shard's metrics are too long", text_bytes=length)
                 return Answer()
             return Answer(int(head.split(b" ", 2)[1]), await reader.readexactly(length))
     except (OSError, TimeoutError, EOFError, ValueError, IndexError, asyncio.LimitOverrunError):

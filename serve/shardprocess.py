@@ -2,7 +2,7 @@
 
     python -m duolog_server.serve.shardprocess PARENT CORE,CORE... PROGRAM ARGUMENT...
 
-Without the cores it may run on any of them. It is told to stop when the supervisor ends in any way:
+Without the cores it may run on any of them. It gets SIGTERM when the supervisor ends in any way:
 what is left of a killed one holds no lock when the next one starts. The program keeps all of this.
 """
 
