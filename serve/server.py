@@ -665,7 +665,7 @@ async def _note_fence(broker: Broker) -> None:
 
 async def serve(config: Config) -> int:
     """Run a node until a signal comes or its disk fails; the exit status."""
-    configure_logging(config.node.log_level, config.node.log_json)
+    configure_logging(config.node.log_level, config.node.log_json, config.node.name_in_log)
     tune_allocator()
     raise_limit()
     config = with_files_for(config)

@@ -3,14 +3,15 @@
 import re
 
 from duolog_server.node.metrics.table import BY_NAME, SCOPES
+from duolog_server.serve.shardmetrics import UP as SHARD_UP
 
-OF_A_TARGET = {"job", "instance"}  # labels that Prometheus adds
+OF_A_TARGET = {"job", "instance", "shard"}  # that Prometheus adds, and the port of all shards
 HISTOGRAM = re.compile(r"_(?:bucket|count|sum)$")
 
 
 def labels_of(metric: str) -> set[str]:
-    """The labels of a metric of the table, or of Prometheus' own."""
-    if metric == "up":
+    """The labels of a metric of the table, or one of Prometheus' or the shards' own."""
+    if metric in ("up", SHARD_UP):
         return OF_A_TARGET
     known = BY_NAME.get(metric)
     if known is None and (base := BY_NAME.get(HISTOGRAM.sub("", metric))):

@@ -166,6 +166,11 @@ class NodeSection(_Section):
     )
     log_level: str = Field("info", description="lowest level logged: debug, info, warning or error")
     log_json: bool = Field(False, description="write the log as JSON lines")
+    log_name: bool = Field(
+        False,
+        description="write the node's name in each line of the log, for nodes that share one; "
+        "nodes of `--shards` do",
+    )
 
     @field_validator("name", "group", "cluster")
     @classmethod
@@ -178,6 +183,11 @@ class NodeSection(_Section):
     def frames_address(self) -> str:
         """HOST:PORT where frames are taken, with port 0 for a free one; empty: nowhere."""
         return _frames_address(self.frames_listen, self.listen)
+
+    @property
+    def name_in_log(self) -> str:
+        """The name in each line of the log; empty: none."""
+        return self.name if self.log_name else ""
 
     @field_validator("log_level")
     @classmethod
@@ -836,10 +846,10 @@ class Config(_Section):
 
     def option_of(self, address: str) -> str:
         """The option by which this node has a port; empty: by none."""
-        ports = self._own_ports().items()
-        return next((key for key, one in ports if one and _clash(address, one)), "")
+        ports = self.own_ports().items()
+        return next((key for key, one in ports if one and clash(address, one)), "")
 
-    def _own_ports(self) -> dict[str, str]:
+    def own_ports(self) -> dict[str, str]:
         """The ports that the node must have, by what an error calls them."""
         serves_slaves = self.store.broker_role is not BrokerRole.SLAVE
         return {
@@ -856,14 +866,14 @@ class Config(_Section):
         }
 
     def _check_ports(self) -> None:
-        for (key, one), (other_key, other) in combinations(self._own_ports().items(), 2):
-            if one and other and _clash(one, other):
+        for (key, one), (other_key, other) in combinations(self.own_ports().items(), 2):
+            if one and other and clash(one, other):
                 raise ConfigError(
                     f"{key} = {one} and {other_key} = {other} are the same port: give each its own"
                 )
 
 
-def _clash(one: str, other: str) -> bool:
+def clash(one: str, other: str) -> bool:
     """Whether two addresses cannot both be listened on, as far as that shows without names."""
     (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")
     if int(port) != int(other_port) or int(port) == 0:

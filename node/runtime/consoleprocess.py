@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass, field
 import structlog
 from duolog._background import Background, report
 
+from duolog_server.node.runtime.restarts import Restarts
+
 log = structlog.get_logger("duolog.node")
 
-AGAIN_SECONDS, AGAIN_SECONDS_MAX = 1.0, 60.0
-WELL_SECONDS = 60.0  # after which it is started again at once
+AGAIN_SECONDS_MAX = 60.0
 STOP_SECONDS = 5.0
 
 
@@ -96,18 +97,15 @@ class ConsoleProcess:
 
     async def _keep(self) -> None:
         """Start it, and start it again whenever it ends."""
-        loop, pause = asyncio.get_running_loop(), AGAIN_SECONDS
+        loop, restarts = asyncio.get_running_loop(), Restarts(AGAIN_SECONDS_MAX)
         while True:
             began = loop.time()
             try:
                 why = f"exit status {await self._run()}"
             except OSError as error:
                 why = f"cannot start it: {error}"
-            if loop.time() - began >= WELL_SECONDS:
-                pause = AGAIN_SECONDS
             log.warning("the console ended and is started again", reason=why)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, AGAIN_SECONDS_MAX)
+            await asyncio.sleep(restarts.pause(loop.time() - began))
 
     async def _run(self) -> int:
         """Start it; its exit status once it has ended. Raises OSError.

@@ -125,6 +125,17 @@ class _Lines:
         """See TextIO."""
 
 
+def _named(node: str) -> "structlog.typing.Processor":
+    """A structlog processor: lines of several nodes in one log name theirs."""
+
+    def name(
+        logger: "structlog.typing.WrappedLogger", method: str, line: "structlog.typing.EventDict"
+    ) -> "structlog.typing.EventDict":
+        return {"node": node, **line}
+
+    return name
+
+
 # The rate limit of the log, so that no client and no broken disk fills it.
 LINES_MAX = 20  # of one event
 SPAN_SECONDS = 10.0
@@ -176,8 +187,10 @@ class RateLimiter:
         return line
 
 
-def configure_logging(level: str, as_json: bool) -> None:
-    """Structured lines on stderr. level: lowest that is written."""
+def configure_logging(level: str, as_json: bool, node: str = "") -> None:
+    """Structured lines on stderr. level: lowest that is written. node: the name that each line
+    has as `node`; empty: none has one.
+    """
     logging.getLogger("grpc").setLevel(logging.CRITICAL)  # as above, of its Python part
     root = logging.getLogger()
     if not any(isinstance(handler, _OfLibraries) for handler in root.handlers):
@@ -190,6 +203,7 @@ def configure_logging(level: str, as_json: bool) -> None:
         processors=[
             RateLimiter(),
             lines.tell_lost,
+            *([_named(node)] if node else []),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,

@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import gc
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from duolog import Client, NodeStatus
 
     from duolog_server.compat.remoting.calling import Access
-    from duolog_server.node.runtime.config import Config
+    from duolog_server.node.runtime.config import Config, Tree
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -50,6 +51,14 @@ def start(
     console: Annotated[
         str | None, typer.Option(help="HOST:PORT of the console, a cluster in a browser.")
     ] = None,
+    shards: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=64,
+            help="AUTO: start so many nodes, of one replica group each (NAME-0, NAME-1...).",
+        ),
+    ] = 1,
     config: Annotated[Path | None, typer.Option(help="TOML file (default ./duolog.toml).")] = None,
     set_: Annotated[list[str] | None, Setting] = None,
     json_logs: Annotated[bool, typer.Option("--json", help="Write the log as JSON lines.")] = False,
@@ -91,12 +100,17 @@ def start(
         flags.setdefault("node", {})["log_json"] = True
     try:
         loaded, _ = load(config, flags)
+        if shards > 1:
+            if after_cutover is not None:
+                raise ConfigError("--after-cutover is for a single node, without --shards")
+            _become_shards(loaded, config, flags, shards)
     except ConfigError as error:
         fail(str(error), "duolog config show --origin", 2)
     import structlog
     from duolog import __version__
 
-    logs.configure_logging(loaded.node.log_level, loaded.node.log_json)
+    node = loaded.node
+    logs.configure_logging(node.log_level, node.log_json, node.name_in_log)
     log = structlog.get_logger("duolog.node")
     # Before most modules are imported, which takes a second.
     log.info("starting", version=__version__, data=str(loaded.node.data))
@@ -106,6 +120,36 @@ def start(
         load_program(loaded)
         _await_cutover(loaded, broker_access(ctx), after_cutover)
     sys.exit(asyncio.run(serve(loaded)))
+
+
+def _become_shards(config: "Config", file: Path | None, flags: "Tree", count: int) -> NoReturn:
+    """Have the supervisor of the shards in the place of this program. Raises ConfigError."""
+    from duolog_server.node.runtime.shardsettings import shards_of
+    from duolog_server.serve.shards import Plan
+
+    shards = shards_of(config, file, flags, count)
+    program = [sys.executable, "-P", "-m", "duolog_server.ops.cli.main", "node", "start"]
+    if file is not None:
+        program += ["--config", str(file)]
+    plan = Plan(
+        [[*program, *_words_of(shard.flags)] for shard in shards],
+        [shard.metrics_port for shard in shards],
+        config.metrics.listen,
+        config.node.log_level,
+        config.node.log_json,
+    )
+    command = plan.command()
+    os.execv(command[0], command)
+
+
+def _words_of(flags: "Tree") -> list[str]:
+    """What sets these values on a command line."""
+    return [
+        word
+        for section, keys in flags.items()
+        for key, value in keys.items()
+        for word in ("--set", f"{section}.{key}={value}")
+    ]
 
 
 def _await_cutover(config: "Config", access: "Access", seconds: float) -> None:

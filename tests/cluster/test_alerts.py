@@ -233,6 +233,7 @@ def test_the_stories_have_every_metric_that_rules_read() -> None:
     assert needed - told == {
         "duolog_half_message_age_seconds",
         "duolog_replica_down_since_seconds",
+        "duolog_shard_up",
         "rocketmq_half_messages",
         "rocketmq_rollback_messages_total",
     }
