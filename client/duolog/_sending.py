@@ -137,6 +137,8 @@ class Sender:
             if not slots:
                 slots = await self.topics.slots(topic, seconds, create=True)
             slot, way = self._turn(topic, slots, loop.time())
+        elif batch.terms.copied_from is not None:  # of a message in that group
+            way = self.ways.apart(topic, slot)
         else:
             way = self.ways.begin(topic, slot, now)
         way = way or await self.ways.begin_later(topic, slot, deadline)

@@ -85,6 +85,13 @@ class Ways:
                 ) from None
         return way
 
+    @staticmethod
+    def apart(topic: str, name: Slot) -> Way:
+        """The way of a batch that goes to the place where its queue was made, in any order."""
+        way = Way(topic, name, name)
+        way.in_flight = 1
+        return way
+
     def end(self, way: Way, in_doubt: bool) -> None:
         """A batch is answered, or given up. in_doubt: it may yet be stored."""
         now = asyncio.get_running_loop().time() if in_doubt or way.doubt_until else 0.0
@@ -92,7 +99,7 @@ class Ways:
             way.doubt_until = now + DOUBT_SECONDS
             self._forget(now)
         way.leave()
-        if way.is_over(now):
+        if way.is_over(now) and self._ways.get((way.topic, way.name)) is way:
             del self._ways[way.topic, way.name]
 
     def _forget(self, now: float) -> None:

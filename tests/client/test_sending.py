@@ -380,6 +380,14 @@ async def test_a_place_that_this_client_does_not_reach_is_left_to_the_one_before
     assert (part.place, len(world.nodes["a"].seen)) == (("a", 0), 1)
 
 
+async def test_a_copy_goes_to_the_group_that_has_the_message() -> None:
+    world = World(a=Node(wire.PUT_OK), b=Node(wire.PUT_OK))
+    moved(world)
+    (part,) = await world.send(("a", 0), terms=Terms(copied_from=("D", 2, 17)))
+    assert (part.place, world.nodes["b"].seen) == (("a", 0), [])
+    assert not world.sender.ways._ways
+
+
 async def test_keys_go_to_the_same_queues_once_a_group_has_left() -> None:
     """All of its queues are another one's guests: their names stay where they were in the order."""
     own = {"a": 2, "b": 1}
