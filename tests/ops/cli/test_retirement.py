@@ -4,16 +4,21 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 from typer.testing import CliRunner, Result
 
+from duolog_server.ha.groupstate import retired_key
+from duolog_server.ha.registry import Put, Transaction
+from duolog_server.node.election.memoryregistry import MemoryRegistry
 from duolog_server.ops.cli import main
 from duolog_server.serve.server import Node
 from tests.node.replicas import WAIT_SECONDS, broker_of
-from tests.nodefixtures import received
+from tests.nodefixtures import StartNode, received
 from tests.until import until
 
 pytestmark = pytest.mark.usefixtures("quick_groups", "quick_scans")
@@ -107,6 +112,8 @@ async def test_a_group_that_has_left_keeps_nobody_waiting(nodes: dict[str, Node]
     async with duolog.Client(f"127.0.0.1:{nodes[B].port}", timeout=WAIT_SECONDS) as client:
         async with client.consumer("new", "T") as consumer:
             assert (await received(consumer)).body == b"moved"
+        async with client.producer() as producer:
+            assert (await producer.send("T", b"next")).queue_offset == 1
         assert (await client.admin.moves("T")).spans[0].came_from is None
 
 
@@ -123,3 +130,18 @@ async def test_what_does_not_retire_is_not_forgotten(nodes: dict[str, Node], run
     assert f"no other replica group stays to take the queues of {B}" in found.stderr
     assert (await run("retire", A, "--cancel")).exit_code == 0
     await until(lambda: not broker_of(nodes[B]).views[A].retiring)
+
+
+async def test_a_node_of_a_group_that_has_left_ends(start_node: StartNode, tmp_path: Path) -> None:
+    """Queues of other groups have names of it, and would be taken for its own."""
+    registry = MemoryRegistry()
+    registry.commit(Transaction((), (Put(retired_key("DefaultCluster", A), b"{}"),)))
+    node = await start_node(
+        tmp_path / "again",
+        ha={"listen": free_endpoint(), "in_sync_replicas": 1},
+        registry=registry,
+        group=A,
+        broker_role="AUTO",
+    )
+    await until(broker_of(node).failed.is_set)
+    assert f"replica group {A} was retired" in broker_of(node).log.store.fence_reason

@@ -32,6 +32,8 @@ SPAN = QueueSpan(
     max_offset=9,
 )
 EMPTY = replace(SPAN, min_offset=9)
+HERE = QueuePlace(A, 0)
+MOVE = QueueMove("U", "m", "SEALING", HERE, HERE, B, None, None, 0, 0.0, "")
 
 
 def stats(queue_id: int, low: int, high: int, last: int | None = None) -> QueueStats:
@@ -99,15 +101,7 @@ NEEDS: list[tuple[str, Any, Need]] = [
     ),
     (
         "moves",
-        QueueMoves(
-            (
-                QueueMove(
-                    *("U", "m", "SEALING"),
-                    *(QueuePlace(A, 0), QueuePlace(A, 0), A, None, None, 0, 0.0, ""),
-                ),
-            ),
-            (EMPTY,),
-        ),
+        QueueMoves((MOVE,), (EMPTY,)),
         Need("queues", "U", 1, "queues have not moved"),
     ),
     (
