@@ -844,6 +844,7 @@ class FailoverService:
 
     async def read_rows(self, prefix: str) -> Snapshot:
         """Read rows of the registry. Raises RegistryUnavailable."""
+        self._check_runs()
         return await self._loop.run_in_executor(self._row_threads, self._registry.get, prefix)
 
     async def change_rows(
@@ -856,8 +857,13 @@ class FailoverService:
         transaction = self.machine.change_rows(known, rows)
         if transaction is None:
             raise sdk.NotMaster("this node is not the master", *self._known_master())
+        self._check_runs()
         commit = self._registry.commit
         return await self._loop.run_in_executor(self._row_threads, commit, transaction)
+
+    def _check_runs(self) -> None:
+        if self._ended.is_set():  # its threads are gone
+            raise RegistryUnavailable("this node stops")
 
 
 # Small files of a node's directory, written in threads: the event loop waits for no disk.

@@ -13,9 +13,11 @@ from duolog.testing._ports import free_endpoint
 from typer.testing import CliRunner, Result
 
 from duolog_server.ha.groupstate import retired_key
-from duolog_server.ha.registry import Put, Transaction
+from duolog_server.ha.registry import Put, RegistryUnavailable, Transaction
 from duolog_server.node.election.memoryregistry import MemoryRegistry
 from duolog_server.ops.cli import main
+from duolog_server.ops.inspection.doctor.diagnosis import diagnose
+from duolog_server.ops.inspection.survey import look
 from duolog_server.serve.server import Node
 from tests.node.replicas import WAIT_SECONDS, broker_of
 from tests.nodefixtures import StartNode, received
@@ -88,11 +90,16 @@ async def test_a_group_retires_and_is_forgotten(nodes: dict[str, Node], run: Run
         refused = await run("forget-group", A, "--yes", at=B)
         assert "live: node-of-broker-a" in refused.stderr, "it may not be removed while it runs"
         await nodes[A].stop()
+        assert a.failover is not None
+        with pytest.raises(RegistryUnavailable, match="this node stops"):
+            await a.failover.read_rows("/")
         await until(lambda: not b.views[A].replicas)
         gone = await run("forget-group", A, "--yes", at=B)
         assert gone.exit_code == 0, gone.stderr
         await until(lambda: A not in b.views and A in b.metadata.moves.gone)
         assert b.write_queues(topic) == [0, 1, *guests]
+    async with duolog.Client(f"127.0.0.1:{nodes[B].port}", timeout=WAIT_SECONDS) as client:
+        assert A not in str(diagnose(await look(client, [])))
 
 
 async def test_a_group_that_has_left_keeps_nobody_waiting(nodes: dict[str, Node], run: Run) -> None:
