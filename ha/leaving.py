@@ -1,7 +1,7 @@
 """Replica groups that leave the cluster: retiring ones, and those that are no more.
 
-RocketMQ's producers send to the queues that a route names, and know nothing of moves. What they are
-told of a topic changes only where a group leaves, as it does where a broker of RocketMQ leaves.
+RocketMQ's producers send to the queues that a route names, and know nothing of moves. Their routes
+change only where a group leaves, as they do where a broker of RocketMQ leaves.
 
 Pure.
 """
@@ -27,7 +27,7 @@ def leaves(views: Views, group: str) -> bool:
 
 
 def write_queues(topic: TopicConfig, moves: Moves, views: Views, here: str) -> list[int]:
-    """The queues that RocketMQ's producers are told of in a group.
+    """The queues of a group that routes offer to RocketMQ's producers.
 
     Its own; where it leaves, until all of them have moved. Of guests those whose names lie in a
     group that leaves: nobody else takes what is sent to these. here: the group.

@@ -289,7 +289,7 @@ class Broker:
         return self.failover.routes if self.failover is not None else {}
 
     def write_queues(self, topic: TopicConfig) -> list[int]:
-        """The queues here that RocketMQ's producers are told of: see `ha.leaving`."""
+        """The queues here that routes offer to RocketMQ's producers: see `ha.leaving`."""
         return write_queues(topic, self.metadata.moves, self.views, self.group)
 
     def master_of(self, group: str) -> str:

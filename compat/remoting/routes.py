@@ -45,8 +45,8 @@ def default_topics(broker: Broker) -> dict[str, tuple[int, int]]:
 
 
 def told_topics(broker: Broker) -> Mapping[str, TopicConfig]:
-    """All topics as producers are told of them, where queues of groups that leave moved or are to
-    move; the tables where there are none.
+    """All topics as routes show them to producers, where queues of groups that leave have moved or
+    are to move; the tables where there are none.
     """
     topics, moves = broker.metadata.topics, broker.metadata.moves
     retires = broker.metadata.retires()
@@ -58,7 +58,7 @@ def told_topics(broker: Broker) -> Mapping[str, TopicConfig]:
 
 
 def as_told(broker: Broker, topic: TopicConfig) -> TopicConfig:
-    """A topic with the queues that producers are told of, which RocketMQ's route counts from 0."""
+    """A topic with the queues that producers may send to, which RocketMQ's route counts from 0."""
     written = set(broker.write_queues(topic))
     count = next(number for number in range(len(written) + 1) if number not in written)
     return replace(topic, queues=count, guests=topic.read_queues - count)

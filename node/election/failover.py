@@ -49,6 +49,7 @@ from duolog_server.ha.groupstate import (
     View,
     cluster_prefix,
     groups_of,
+    retired_key,
 )
 from duolog_server.ha.guarantee import OPTIONS, REPLICAS, BadGuarantee, Guarantee
 from duolog_server.ha.localreplica import unfit
@@ -88,6 +89,10 @@ SILENT_SECONDS = 10.0  # between two looks for members of etcd that are down
 AGAIN_SECONDS = 0.5  # before a change without an answer is sent again
 JOIN_SECONDS = 2.0
 LOOP_STALL_RATIO = 0.5  # share of the lease: an event loop blocked for that long is not healthy
+
+
+class RetiredName(Exception):
+    """The node's group has the name of one that has left the cluster."""
 
 
 class Roles(Protocol):
@@ -221,6 +226,7 @@ class FailoverService:
             async with asyncio.TaskGroup() as self._tasks:
                 self._tasks.create_task(self._dials.run())
                 self._tasks.create_task(self._call_rolls())
+                self._tasks.create_task(self._check_name())
                 self._tasks.create_task(self._look_for_silent_members())
                 self.step(Changed())
                 await self._tick()
@@ -405,6 +411,23 @@ class FailoverService:
                 await self._loop.run_in_executor(self._threads, commit, found)
             except RegistryError as error:
                 log.debug("cannot record the members", reason=str(error))
+
+    async def _check_name(self) -> None:
+        """End the node if its group has the name of one that has left: queues still have that."""
+        key = retired_key(self._keys.cluster, self._keys.group)
+        while True:
+            try:
+                found = await self.read_rows(key)
+            except RegistryError as error:
+                log.debug("cannot read which groups have left", reason=str(error))
+                await asyncio.sleep(ROLL_SECONDS)
+                continue
+            if key in found.rows:
+                raise RetiredName(
+                    f"replica group {self._keys.group} was retired and forgotten, and queues of "
+                    "other groups still have its name: set node.group to another one"
+                )
+            return
 
     async def _look_for_silent_members(self) -> None:
         """Find members of etcd that are down before one more is: nothing else notices the first."""
@@ -821,6 +844,7 @@ class FailoverService:
 
     async def read_rows(self, prefix: str) -> Snapshot:
         """Read rows of the registry. Raises RegistryUnavailable."""
+        self._check_runs()
         return await self._loop.run_in_executor(self._row_threads, self._registry.get, prefix)
 
     async def change_rows(
@@ -833,8 +857,13 @@ class FailoverService:
         transaction = self.machine.change_rows(known, rows)
         if transaction is None:
             raise sdk.NotMaster("this node is not the master", *self._known_master())
+        self._check_runs()
         commit = self._registry.commit
         return await self._loop.run_in_executor(self._row_threads, commit, transaction)
+
+    def _check_runs(self) -> None:
+        if self._ended.is_set():  # its threads are gone
+            raise RegistryUnavailable("this node stops")
 
 
 # Small files of a node's directory, written in threads: the event loop waits for no disk.

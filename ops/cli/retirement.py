@@ -31,9 +31,9 @@ def retire(
 ) -> None:
     """Have a replica group get no new topics and queues, move its queues away, show what needs it.
 
-    Queues move one by one. The command may be interrupted and repeated: it goes on from where the
-    queues are then. Exit status 0: the group may be stopped; 1: not yet. With --cancel, queues that
-    moved stay where they are.
+    Queues move one by one. The command may be interrupted and repeated: it moves those that are
+    left. Exit status 0: the group may be stopped; 1: not yet. With --cancel, queues that moved stay
+    where they are.
     """
     if status and cancel:
         output.refuse("--status and --cancel exclude each other", "duolog cluster retire --help")

@@ -1,8 +1,8 @@
 """What still needs a replica group that is to leave the cluster, and when it may be stopped.
 
 Rules: a message is kept for as long as retention says, counted from when it was stored, also where
-all groups have read it. What is counted twice is told twice: a group at a queue that has not moved
-crosses nothing yet.
+all groups have read it. Consumer groups count where a queue has moved: elsewhere they read on at
+the next place like all others.
 """
 
 import asyncio

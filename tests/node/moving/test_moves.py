@@ -77,7 +77,7 @@ async def test_a_group_without_queues_of_its_own_gets_nothing_from_producers(
         slots = await client.producer()._topics.slots("T", 5)
         assert sorted(slots) == [(A, 0), (A, 1)]
         with pytest.raises(duolog.BadRequest, match="T has no queues of its own in this group"):
-            await client.producer().send("T", b"x", queue_id=0, group=B)
+            await client.producer().send("T", b"x", queue_id=9, group=B)
         await client.admin.create_topic("T", 2)  # as programs do at each start
         await client.admin.alter_topic("T", perm=4)
         await client.admin.alter_topic("T", perm=6)

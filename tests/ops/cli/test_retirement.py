@@ -4,16 +4,23 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import duolog
 import pytest
+from duolog.testing._ports import free_endpoint
 from typer.testing import CliRunner, Result
 
+from duolog_server.ha.groupstate import retired_key
+from duolog_server.ha.registry import Put, RegistryUnavailable, Transaction
+from duolog_server.node.election.memoryregistry import MemoryRegistry
 from duolog_server.ops.cli import main
+from duolog_server.ops.inspection.doctor.diagnosis import diagnose
+from duolog_server.ops.inspection.survey import look
 from duolog_server.serve.server import Node
 from tests.node.replicas import WAIT_SECONDS, broker_of
-from tests.nodefixtures import received
+from tests.nodefixtures import StartNode, received
 from tests.until import until
 
 pytestmark = pytest.mark.usefixtures("quick_groups", "quick_scans")
@@ -83,11 +90,16 @@ async def test_a_group_retires_and_is_forgotten(nodes: dict[str, Node], run: Run
         refused = await run("forget-group", A, "--yes", at=B)
         assert "live: node-of-broker-a" in refused.stderr, "it may not be removed while it runs"
         await nodes[A].stop()
+        assert a.failover is not None
+        with pytest.raises(RegistryUnavailable, match="this node stops"):
+            await a.failover.read_rows("/")
         await until(lambda: not b.views[A].replicas)
         gone = await run("forget-group", A, "--yes", at=B)
         assert gone.exit_code == 0, gone.stderr
         await until(lambda: A not in b.views and A in b.metadata.moves.gone)
         assert b.write_queues(topic) == [0, 1, *guests]
+    async with duolog.Client(f"127.0.0.1:{nodes[B].port}", timeout=WAIT_SECONDS) as client:
+        assert A not in str(diagnose(await look(client, [])))
 
 
 async def test_a_group_that_has_left_keeps_nobody_waiting(nodes: dict[str, Node], run: Run) -> None:
@@ -107,6 +119,8 @@ async def test_a_group_that_has_left_keeps_nobody_waiting(nodes: dict[str, Node]
     async with duolog.Client(f"127.0.0.1:{nodes[B].port}", timeout=WAIT_SECONDS) as client:
         async with client.consumer("new", "T") as consumer:
             assert (await received(consumer)).body == b"moved"
+        async with client.producer() as producer:
+            assert (await producer.send("T", b"next")).queue_offset == 1
         assert (await client.admin.moves("T")).spans[0].came_from is None
 
 
@@ -123,3 +137,18 @@ async def test_what_does_not_retire_is_not_forgotten(nodes: dict[str, Node], run
     assert f"no other replica group stays to take the queues of {B}" in found.stderr
     assert (await run("retire", A, "--cancel")).exit_code == 0
     await until(lambda: not broker_of(nodes[B]).views[A].retiring)
+
+
+async def test_a_node_of_a_group_that_has_left_ends(start_node: StartNode, tmp_path: Path) -> None:
+    """Queues of other groups have names of it, and would be taken for its own."""
+    registry = MemoryRegistry()
+    registry.commit(Transaction((), (Put(retired_key("DefaultCluster", A), b"{}"),)))
+    node = await start_node(
+        tmp_path / "again",
+        ha={"listen": free_endpoint(), "in_sync_replicas": 1},
+        registry=registry,
+        group=A,
+        broker_role="AUTO",
+    )
+    await until(broker_of(node).failed.is_set)
+    assert f"replica group {A} was retired" in broker_of(node).log.store.fence_reason

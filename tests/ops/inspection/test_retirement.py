@@ -32,6 +32,8 @@ SPAN = QueueSpan(
     max_offset=9,
 )
 EMPTY = replace(SPAN, min_offset=9)
+HERE = QueuePlace(A, 0)
+MOVE = QueueMove("U", "m", "SEALING", HERE, HERE, B, None, None, 0, 0.0, "")
 
 
 def stats(queue_id: int, low: int, high: int, last: int | None = None) -> QueueStats:
@@ -99,24 +101,7 @@ NEEDS: list[tuple[str, Any, Need]] = [
     ),
     (
         "moves",
-        QueueMoves(
-            (
-                QueueMove(
-                    topic="U",
-                    move="m",
-                    state="SEALING",
-                    name=QueuePlace(A, 0),
-                    source=QueuePlace(A, 0),
-                    target=A,
-                    to=None,
-                    end=None,
-                    begin_ms=0,
-                    pause_ms=0.0,
-                    reason="",
-                ),
-            ),
-            (EMPTY,),
-        ),
+        QueueMoves((MOVE,), (EMPTY,)),
         Need("queues", "U", 1, "queues have not moved"),
     ),
     (
