@@ -217,7 +217,8 @@ class TlsSection(_Section):
     ca: Path | None = Field(
         None,
         description="`only`: file with the CA (PEM) of the other nodes' certificates, for calls of "
-        "RocketMQ's clients that nodes forward to each other; not set: gRPC's own authorities",
+        "RocketMQ's clients that nodes forward to each other, and for queues that move; not set: "
+        "gRPC's own authorities",
     )
     client_certs: Literal["none", "optional", "required"] = Field(
         "none",

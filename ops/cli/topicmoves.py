@@ -112,7 +112,8 @@ async def _watched(client: "Client", begun: "QueueMove", wait: float) -> "QueueM
     last = begun
     async for last in followed(client, begun, wait):
         if not output.wants_json():
-            output.say(f"{last.state}: {last.topic} {last.source} to {last.to or last.target}")
+            why = f" ({last.reason})" if last.reason else ""
+            output.say(f"{last.state}: {last.topic} {last.source} to {last.to or last.target}{why}")
     return last
 
 

@@ -194,7 +194,8 @@ async def followed(client: Client, move: QueueMove, seconds: float) -> AsyncIter
     heard = began = loop.time()
     while not move.is_over and move.state != STRANDED:
         if loop.time() - began >= seconds:
-            raise Timeout(f"the move is {move.state} after {seconds:g} s; it continues")
+            why = f" ({move.reason})" if move.reason else ""
+            raise Timeout(f"the move is {move.state} after {seconds:g} s{why}; it continues")
         await asyncio.sleep(POLL_SECONDS)
         try:
             found = _again(move, await client.admin.moves(move.topic))

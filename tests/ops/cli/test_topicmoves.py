@@ -237,9 +237,13 @@ async def test_a_move_that_does_not_end_is_shown_and_continues(
     nodes: dict[str, Node], client: duolog.Client, run: Run
 ) -> None:
     fake = with_fakes(nodes, stays="OPENING")[A]
-    done = await run("move", "T", f"{A}/0", "--to", B, "--wait", "0.1")
+    running = asyncio.ensure_future(run("move", "T", f"{A}/0", "--to", B, "--wait", "2"))
+    await until(lambda: len(fake.known) == 1)
+    fake.known[0] = replace(fake.known[0], reason="Unavailable: no master")
+    done = await running
     assert done.exit_code == 1
-    assert "the move is OPENING after 0.1 s; it continues" in done.stderr
+    told = "the move is OPENING after 2 s (Unavailable: no master); it continues"
+    assert told in done.stderr
     assert "try: duolog topic describe T" in done.stderr
     late = await run("move", "T", f"{A}/0", "--abort")
     assert late.exit_code == 1
