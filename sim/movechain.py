@@ -158,10 +158,10 @@ def check_once(history: MoveHistory, places: Lying) -> None:
 
 
 def check_order(sent: Sequence[Sent], places: Lying) -> None:
-    """M6: what a producer sent under a key lies in one name, in the order of its answers."""
+    """M6: what a producer sent under a key lies in one name, in the order in which it was sent."""
     last: dict[str, tuple[Place, int, Sent]] = {}
     for one in sorted((one for one in sent if one.key), key=lambda one: one.turn):
-        if one.outcome != "ok":
+        if one.body not in places:
             continue
         name, _, offset = places[one.body][0]
         before = last.get(one.key)

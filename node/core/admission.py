@@ -74,14 +74,21 @@ class Admission:
         return PutResult(closed.status, closed.reason) if closed is not None else None
 
     def writable_topic(
-        self, name: str, owner: str, *, queue_id: int = 0, queues: int = 0, make: bool = True
+        self,
+        name: str,
+        owner: str,
+        *,
+        queue_id: int | None = None,
+        queues: int = 0,
+        make: bool = True,
     ) -> TopicConfig:
         """A topic that messages may be put to; made if it is missing, and clients may make topics.
 
-        owner: the caller, empty where there are no users. queues: of a new topic; 0: the default.
-        make: whether the caller asks for a new topic. Raises NoPermission, UnknownTopic,
-        BadMessage, BadRequest (it has no such queue), Busy, Throttled, and NotMaster where this
-        master may not know the topic as it is.
+        owner: the caller, empty where there are no users. queue_id: where they go, also one that
+        moved here; None: to any of the topic's own. queues: of a new topic; 0: the default. make:
+        whether the caller asks for a new topic. Raises NoPermission, UnknownTopic, BadMessage,
+        BadRequest (it has no such queue), Busy, Throttled, and NotMaster where this master may not
+        know the topic as it is.
         """
         if is_closed_topic(name):
             raise sdk.NoPermission(f"topic {name[:200]!r} is reserved for the system")
@@ -98,8 +105,7 @@ class Admission:
                 f"topic {name!r} does not allow writes (perm={topic.perm}); fix: duolog topic "
                 f"alter {name} --perm {topic.perm | PERM_WRITE}"
             )
-        guest = self._metadata.moves.first_of(name, queue_id)
-        if guest is None and not 0 <= queue_id < topic.queues:
+        if not 0 <= (queue_id or 0) < topic.queues and not self._is_guest(name, queue_id):
             self.check_knows()
             if not topic.queues:  # it is here for queues of other groups, which were moved here
                 raise sdk.BadRequest(f"topic {name} has no queues of its own in this group")
@@ -107,6 +113,10 @@ class Admission:
         if name not in self._metadata.topics:
             topic = self._metadata.auto_create(name, queues, owner)
         return topic
+
+    def _is_guest(self, topic: str, queue_id: int | None) -> bool:
+        """Whether a queue of another group moved here, and has that id."""
+        return queue_id is not None and self._metadata.moves.first_of(topic, queue_id) is not None
 
     def refuses(self) -> bool:
         """Whether every put is refused now."""

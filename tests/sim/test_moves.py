@@ -117,8 +117,9 @@ def test_what_is_there_twice_or_nobody_sent_is_found() -> None:
         movechain.check_once(right, {**AT, b"a": [*AT[b"a"], (LEFT, RIGHT, 9)]})
 
 
-def test_a_message_before_an_earlier_one_of_its_key_is_found() -> None:
-    sent = [Sent(b"a", "k", 1, outcome="ok"), Sent(b"b", "k", 2, outcome="ok")]
+@pytest.mark.parametrize("outcome", ["ok", "info"])
+def test_a_message_before_an_earlier_one_of_its_key_is_found(outcome: str) -> None:
+    sent = [Sent(b"a", "k", 1, outcome=outcome), Sent(b"b", "k", 2, outcome="ok")]
     movechain.check_order(sent, AT)
     with pytest.raises(Violation, match="M6"):
         movechain.check_order(sent, {**AT, b"b": [(LEFT, LEFT, 2)]})

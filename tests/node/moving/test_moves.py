@@ -4,6 +4,7 @@ import duolog
 import pytest
 from duolog import _errors as sdk
 
+from duolog_server.compat.grpc.protocol.stubs import Code
 from duolog_server.ha.moverevents import Row
 from duolog_server.node.broker import Broker
 from duolog_server.node.moving.moveservice import Progress
@@ -13,6 +14,7 @@ from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.metadata import new_group
 from duolog_server.store.moves import Place
 from duolog_server.store.status import PutMessageStatus
+from tests.compat.grpc.api import Api, message
 from tests.known import known
 from tests.node.replicas import WAIT_SECONDS, broker_of
 from tests.nodefixtures import received
@@ -77,7 +79,10 @@ async def test_a_group_without_queues_of_its_own_gets_nothing_from_producers(
         slots = await client.producer()._topics.slots("T", 5)
         assert sorted(slots) == [(A, 0), (A, 1)]
         with pytest.raises(duolog.BadRequest, match="T has no queues of its own in this group"):
-            await client.producer().send("T", b"x", queue_id=9, group=B)
+            await client.producer().send("T", b"x", queue_id=1, group=B)
+        api = Api(nodes[B])
+        assert (await api.send(message(b"x"))).status.code == Code.BAD_REQUEST, "to any queue"
+        await api.close()
         await client.admin.create_topic("T", 2)  # as programs do at each start
         await client.admin.alter_topic("T", perm=4)
         await client.admin.alter_topic("T", perm=6)
