@@ -204,6 +204,11 @@ class Admin:
         if queues and len(names) > 1:
             parts, staying = await self.topics([topic]), await self._router.staying(self._timeout)
             rest = [part.group for part in parts if not part.queues or part.group not in staying]
+            if parts and all(part.group in rest for part in parts):
+                raise BadRequest(
+                    f"topic {topic} gets no more queues: no replica group that stays has any of "
+                    "its own"
+                )
             for part in parts:
                 guests = [row.queue_id for row in part.stats if row.queue_id >= part.queues]
                 if part.group not in rest and min(guests, default=queues) < queues:

@@ -107,7 +107,7 @@ async def retirement_of(client: Client, group: str, now_ms: int) -> Retirement:
     needs = [
         *_queues(here, moves),
         *_readers(group, groups, moves),
-        *_dead_letters(here, now_ms),
+        *_unread(here, groups, now_ms),
         *_counted("delayed messages", delayed.waiting, "wait for their time", delayed.last_due_ms),
         *_counted("half messages", halves.waiting, "wait for the decision of their producers"),
         *_held(group, status.nodes),
@@ -154,11 +154,16 @@ def _readers(group: str, groups: Iterable[GroupDescription], moves: QueueMoves) 
                 )
 
 
-def _dead_letters(here: Iterable[TopicDescription], now_ms: int) -> Iterator[Need]:
+def _unread(
+    here: Iterable[TopicDescription], groups: Iterable[GroupDescription], now_ms: int
+) -> Iterator[Need]:
+    """Dead letters, and retries that their consumer group has not begun to read."""
+    read = {(row.topic, row.replica_group) for reader in groups for row in reader.queues}
     for part in here:
-        if part.topic.startswith(DEAD):
+        again = part.topic.startswith(RETRY) and (part.topic, part.group) not in read
+        if again or part.topic.startswith(DEAD):
             count = sum(row.max_offset - row.min_offset for row in part.stats)
-            yield from _until_expired("dead letters", part, count, now_ms)
+            yield from _until_expired("retries" if again else "dead letters", part, count, now_ms)
 
 
 def _kept(

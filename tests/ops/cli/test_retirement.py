@@ -12,6 +12,8 @@ import pytest
 from duolog.testing._ports import free_endpoint
 from typer.testing import CliRunner, Result
 
+from duolog_server.compat.grpc.routes import Routes as GrpcRoutes
+from duolog_server.compat.remoting.routes import DEFAULT_TOPIC, default_topics, told_topics
 from duolog_server.ha.groupstate import retired_key
 from duolog_server.ha.registry import Put, RegistryUnavailable, Transaction
 from duolog_server.node.election.memoryregistry import MemoryRegistry
@@ -19,7 +21,7 @@ from duolog_server.ops.cli import main
 from duolog_server.ops.inspection.doctor.diagnosis import diagnose
 from duolog_server.ops.inspection.survey import look
 from duolog_server.serve.server import Node
-from tests.node.replicas import WAIT_SECONDS, broker_of
+from tests.node.replicas import WAIT_SECONDS, broker_of, start_groups
 from tests.nodefixtures import StartNode, received
 from tests.until import until
 
@@ -152,3 +154,38 @@ async def test_a_node_of_a_group_that_has_left_ends(start_node: StartNode, tmp_p
     )
     await until(broker_of(node).failed.is_set)
     assert f"replica group {A} was retired" in broker_of(node).log.store.fence_reason
+
+
+async def test_first_uses_make_topics_elsewhere(start_node: StartNode, tmp_path: Path) -> None:
+    nodes = await start_groups(start_node, tmp_path, limits={"auto_create_topic": True})
+    a, b = broker_of(nodes[A]), broker_of(nodes[B])
+    async with duolog.Client(f"127.0.0.1:{nodes[B].port}", timeout=WAIT_SECONDS) as client:
+        await client.admin.retire_group(A)
+        await until(lambda: a.metadata.retires())
+        async with client.producer() as producer:
+            assert (await producer.send("new", b"x")).group == B
+    assert ("new" in a.metadata.topics, "new" in b.metadata.topics) == (False, True)
+    assert (DEFAULT_TOPIC in default_topics(a), DEFAULT_TOPIC in default_topics(b)) == (False, True)
+    assert told_topics(a)[DEFAULT_TOPIC].perm == 0, "name servers offer it no more"
+    with pytest.raises(duolog.UnknownTopic):
+        GrpcRoutes(a).topic("newer")
+    assert GrpcRoutes(b).topic("newer").queues
+
+
+async def test_a_plan_empties_groups_that_retire(nodes: dict[str, Node], run: Run) -> None:
+    async with duolog.Client(f"127.0.0.1:{nodes[A].port}", timeout=WAIT_SECONDS) as client:
+        await client.admin.create_topic("T", 1)
+        await client.admin.create_topic("only-a", 1, groups=[A])
+        await client.admin.retire_group(A)
+        await until(lambda: broker_of(nodes[A]).views[A].retiring)
+        await client.admin.alter_topic("T", 2)
+        with pytest.raises(duolog.BadRequest, match="no replica group that stays has any"):
+            await client.admin.alter_topic("only-a", 2)
+        listed = await client.admin.topics(["T"])
+        assert {part.group: part.queues for part in listed} == {A: 1, B: 2}
+    planned = await run("rebalance", "--by", "queues", "--json")
+    rows = json.loads(planned.stdout)
+    assert {(row["topic"], row["queue"], row["to"]) for row in rows} == {
+        ("T", f"{A}/0", B),
+        ("only-a", f"{A}/0", B),
+    }

@@ -126,6 +126,17 @@ NEEDS: list[tuple[str, Any, Need]] = [
         ),
     ),
     (
+        "topics",
+        [part("%RETRY%never_came", stats(0, 0, 3, NOW))],
+        Need(
+            "retries",
+            "%RETRY%never_came",
+            3,
+            "messages are kept until retention lets them go",
+            NOW + 2 * HOUR,
+        ),
+    ),
+    (
         "delayed_page",
         SimpleNamespace(waiting=5, last_due_ms=NOW + 7),
         Need("delayed messages", "", 5, "wait for their time", NOW + 7),
