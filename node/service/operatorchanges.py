@@ -29,12 +29,14 @@ class OperatorChange:
         about: the resource that it changes.
         needs: the rights that it requires.
         shown: its settings, as the audit log has them: no secrets.
+        plan: it only tells what it would change, which is noted where it is denied.
     """
 
     method: str
     about: Resource
     needs: Callable[[Facts], Collection[Need]]
     shown: Mapping[str, object]
+    plan: bool = False
 
 
 class OperatorChanges:
@@ -87,6 +89,8 @@ class OperatorChanges:
     ) -> None:
         if self._audit is None or isinstance(error, sdk.NotMaster):
             return  # the master decides, and notes it
+        if change.plan and not isinstance(error, DENIED):
+            return
         decision, reason = Decision.ALLOWED, ""
         if isinstance(error, DENIED):
             decision, reason = Decision.DENIED, str(error)

@@ -208,7 +208,7 @@ def _change(verb: str, name: str, settings: TopicSettings) -> OperatorChange:
 def _trimming(name: str, asked: Trim) -> OperatorChange:
     before = {"offset": asked.offset} if asked.time_ms is None else {"time": asked.time_ms}
     queue = {} if asked.queue_id is None else {"queue_id": asked.queue_id}
-    return _operator_change("Trim", name, {**queue, **before, "dry_run": asked.dry_run})
+    return replace(_operator_change("Trim", name, {**queue, **before}), plan=asked.dry_run)
 
 
 def _operator_change(verb: str, name: str, shown: Mapping[str, Any]) -> OperatorChange:

@@ -196,10 +196,11 @@ def describe(topic: str) -> None:
     spans, moves = list(map(_span_row, known.spans)), list(map(_move_row, known.moves))
     if output.wants_json():
         queues = {part.group: part.queues for part in parts}
-        output.print_json({"topic": topic, "queues": queues, "spans": spans, "moves": moves})
+        facts = {"topic": topic, "queues": queues, **_retention(parts[0])}
+        output.print_json({**facts, "spans": spans, "moves": moves})
         return
     held = [f"{part.group}: {part.queues}" for part in parts]
-    output.print_facts({"topic": topic, "queues": held})
+    output.print_facts({"topic": topic, "queues": held, **_retention(parts[0])})
     if spans:
         shown = [{**row, "end": "" if row["end"] is None else row["end"]} for row in spans]
         output.print_rows(shown, list(shown[0]), False)
@@ -211,6 +212,15 @@ def describe(topic: str) -> None:
         ]
         columns = ["queue", "from", "to", "state", "end", "since", "pause_ms", "reason"]
         output.print_rows(rows, columns, False)
+
+
+def _retention(part: "TopicDescription") -> dict[str, object]:
+    """What the topic itself keeps, where that is less than the log does."""
+    hours, size = part.topic_retention_hours, part.retention_bytes
+    return {
+        **({"retention_hours": hours} if hours else {}),
+        **({"retention_bytes": size} if size else {}),
+    }
 
 
 def _span_row(span: "QueueSpan") -> dict[str, object]:

@@ -114,6 +114,20 @@ async def test_a_change_is_noted_with_who_from_where_and_what(node: Node, log_fi
     assert not [row for row in rows_of(log_file) if row["method"] == "Admin/ListTopics"]
 
 
+async def test_a_trim_is_noted_and_a_dry_run_only_where_it_is_denied(
+    node: Node, log_file: Path
+) -> None:
+    async with client_of(node, "root") as root, client_of(node, "alice") as alice:
+        await root.admin.trim_topic("T", 5, dry_run=True)
+        await root.admin.trim_topic("T", 5)
+        with pytest.raises(duolog.NoPermission):
+            await alice.admin.trim_topic("T", 6, dry_run=True)
+    done = await noted(log_file, method="Admin/TrimTopic", decision="allowed")
+    assert done["request"] == {"topic": "T", "time": 5}
+    denied = await noted(log_file, method="Admin/TrimTopic", decision="denied")
+    assert denied["user"] == "alice"
+
+
 async def test_denied_calls_are_noted_with_what_decided(node: Node, log_file: Path) -> None:
     async with client_of(node, "alice") as alice:
         with pytest.raises(duolog.NoPermission):

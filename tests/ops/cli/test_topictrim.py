@@ -106,6 +106,8 @@ async def test_the_retention_of_a_topic_is_set_and_shown(client: duolog.Client, 
     assert done.exit_code == 0, done.stderr
     facts = told(await run("show", "T", "--json"))
     assert (facts["retention_hours"], facts["retention_bytes"]) == (6, 5000)
+    described = told(await run("describe", "T", "--json"))
+    assert (described["retention_hours"], described["retention_bytes"]) == (6, 5000)
     refused = await run("alter", "T", "--retention-hours", "100")
     assert refused.exit_code == 1
     assert "store.file_reserved_time" in refused.stderr
