@@ -16,6 +16,7 @@ PYTHONS = {"OSError", "TimeoutError", "EnvironmentError", "IOError"}
 OURS = {"DuologError", "Retryable", "Timeout"}
 # They wait for no call of a client, or mean duolog's Timeout, too: file, and function.
 EXEMPT = {
+    ("client/duolog/_ways.py", "begin_later"),
     ("client/duolog/_batcher.py", "_lingered"),
     ("client/duolog/_connection.py", "_greet"),
     ("client/duolog/_connection.py", "settled"),
