@@ -1,6 +1,7 @@
 """Queues that move, and that moved, on the pages of the cluster and of a topic."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import duolog
@@ -28,6 +29,7 @@ async def test_pages_show_queues_that_move_and_that_moved(
         fake = with_fakes(nodes, stays="OPENING")[B]
         moving = asyncio.ensure_future(fake.begin("T", 0, A))
         await until(lambda: len(fake.known) == 1)
+        fake.known[0] = replace(fake.known[0], pause_ms=20_000.0)
         topic = (await at.get("/topics/T")).text
         assert f"<td>{B}/2</td>" in topic
         assert f"at {B}/2" in topic
@@ -35,6 +37,6 @@ async def test_pages_show_queues_that_move_and_that_moved(
         for text in (topic, cluster):
             assert f'<th scope="row">T {B}/0</th>' in text
             assert "OPENING" in text
-        assert f"Queue T {B}/0: its move to {A} (state OPENING) began" in cluster
+        assert f"Queue T {B}/0: its move to {A} (state OPENING) has held" in cluster
         moving.cancel()
         broker_of(nodes[B]).moves = own
