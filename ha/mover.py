@@ -7,21 +7,27 @@ Rules: the source's log decides where the queue ends, the target's log whether i
 the row is a lock on moves and a hint. Nothing is opened before its seal is confirmed. Only the
 master that began a move seals it, unless the target says that it has begun. What a log lacks counts
 once this mastership has confirmed something: until then a later master may have it. Puts wait for
-the target only once a seal is stored, or may have been lost; they never wait for the registry.
+the target only once a seal is stored, or was lost by what the row says; they never wait for the
+registry.
+
+A log that was set back (restored, elected uncleanly) has lost seals, or guests. A row that names
+neither this place nor the one before it tells of a seal that this log lacks: all groups are asked,
+and the queue is sealed again where it ends now. A target that knows nothing of a move that it had
+reserved has lost its guest: another one is reserved under the next id, and the seal replaced.
 
 | state | puts | leaves it by |
 |-------|------|--------------|
 | PREPARING | stored | the row names the move → RESERVING, another one → ENDED; aborted → CLEARING |
 | RESERVING | stored | the target's word → SEALING; refused, aborted → REVOKING |
-| SEALING | held | the seal is confirmed → OPENING |
-| OPENING | held | the target's word → WITNESSING |
-| WITNESSING | moved | the row names the new place → DONE |
+| SEALING | held | the seal is confirmed → OPENING; aborted before it is stored → REVOKING |
+| OPENING | held | the target's word → WITNESSING, or SEALING; it is lost there → RENEWING |
+| RENEWING | held | the target's word → SEALING |
+| WITNESSING | moved | the row names the new place → DONE; that is lost → OPENING |
 | DONE | moved | |
-| ASKING | held | begun → SEALING; nothing → REVOKING, CLEARING or ENDED, by the row |
+| ASKING | held | begun → SEALING; nothing → CLEARING |
 | REVOKING | stored | revoked → CLEARING, begun → SEALING |
 | CLEARING | stored | the row names no move → ENDED |
 | ENDED | stored | |
-| STRANDED | held | the target's word, which it changed → WITNESSING |
 """
 
 import enum
@@ -33,6 +39,7 @@ from duolog_server.ha.moverevents import (
     Append,
     Ask,
     Call,
+    Carries,
     Commit,
     Committed,
     Conflict,
@@ -40,6 +47,7 @@ from duolog_server.ha.moverevents import (
     Event,
     Held,
     Hold,
+    Lost,
     Nothing,
     NotSealed,
     Open,
@@ -57,6 +65,7 @@ from duolog_server.ha.moverevents import (
     Sealed,
     Seen,
     Settled,
+    Unknown,
 )
 from duolog_server.store.moves import Moves, Place, Seal
 
@@ -68,16 +77,16 @@ class State(enum.Enum):
     RESERVING = "RESERVING"
     SEALING = "SEALING"
     OPENING = "OPENING"
+    RENEWING = "RENEWING"
     WITNESSING = "WITNESSING"
     DONE = "DONE"
     ASKING = "ASKING"
     REVOKING = "REVOKING"
     CLEARING = "CLEARING"
     ENDED = "ENDED"
-    STRANDED = "STRANDED"
 
 
-HOLDING = frozenset({State.SEALING, State.OPENING, State.ASKING, State.STRANDED})
+HOLDING = frozenset({State.SEALING, State.OPENING, State.RENEWING, State.ASKING})
 MOVED = frozenset({State.WITNESSING, State.DONE})
 OVER = frozenset({State.DONE, State.ENDED})
 AFTER_THE_ROW = {
@@ -106,10 +115,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Mover:
-    """The machine. epoch: of its master. end, to: of the seal, -1 and None before it is known.
+    """The machine. epoch: of its master. end, first, to: of the seal, -1 and None before each is
+    known; first is -1 as well where it is the end.
 
     settled: what this log lacks, no later master has. move: in ASKING the one that is revoked, or
-    empty. burnt: those that were revoked.
+    empty. burnt: those that were revoked. replaces: the move of the seal that is replaced, if any.
     """
 
     span: Span
@@ -119,9 +129,11 @@ class Mover:
     state: State
     seen: Seen
     end: int = -1
+    first: int = -1
     to: Place | None = None
     settled: bool = True
     burnt: tuple[str, ...] = ()
+    replaces: str = ""
 
     @property
     def holds(self) -> bool:
@@ -134,9 +146,21 @@ class Mover:
         return self.to if self.state in MOVED else None
 
     @property
-    def is_own(self) -> bool:
-        """Whether it began in this mastership: without a seal, nothing has begun at the target."""
-        return began_in(self.move) == self.epoch
+    def _begins(self) -> int:
+        """Where the next place begins."""
+        return self.end if self.first < 0 else self.first
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the target has begun, and this log lost that: puts wait for the seal."""
+        return self.first >= 0 or bool(self.replaces)
+
+    @property
+    def is_unsealed(self) -> bool:
+        """Whether it can be ended: nothing has begun, and no seal may be stored."""
+        if self.state is State.SEALING:
+            return self.end < 0 and self.first < 0
+        return self.state in (State.PREPARING, State.RESERVING)
 
     def step(self, event: Event) -> tuple["Mover", tuple[Effect, ...]]:
         """Take one event."""
@@ -152,16 +176,15 @@ class Mover:
             case Held(end):
                 return self._held(end)
             case NotSealed() if self.state is State.SEALING:
-                # Where the target has begun, the end stays as it is.
-                return replace(self, end=-1 if self.is_own else self.end), (Hold(),)
+                return replace(self, end=self.end if self.replaces else -1), (Hold(),)
             case Sealed() if self.state is State.SEALING:
                 return self._go(State.OPENING)
             case Answered(reply) if self.settled and self._concerns(reply):
                 return self._answered(reply)
-            case Abort() if self.state is State.PREPARING:
-                return self._go(State.CLEARING)  # nothing is reserved before the row is written
-            case Abort() if self.state is State.RESERVING:
-                return self._go(State.REVOKING)
+            case Lost() if self.state is State.WITNESSING:
+                return self._go(State.OPENING)
+            case Abort() if self.is_unsealed:
+                return self._aborted()
         return self, ()
 
     def _go(self, state: State, **changes: object) -> tuple["Mover", tuple[Effect, ...]]:
@@ -176,11 +199,22 @@ class Mover:
                 return (Commit(self._row(), self.seen.revision),)
             case State.RESERVING:
                 return (Call(Reserve(self.move, span.name, span.at)),)
-            case State.OPENING | State.STRANDED if self.settled:
-                return (Call(Open(self.move, self.end)),)
+            case State.OPENING if self.settled:
+                return (Call(Open(self.move, self._begins)),)
+            case State.RENEWING:
+                return (Call(Reserve(self.move, span.name, span.at)),)
+            case State.ASKING if self.settled and not self.move:
+                row = self.seen.row
+                return (Call(Ask(span.name, span.at, row.at if row is not None else span.at)),)
             case State.ASKING | State.REVOKING if self.settled:
-                return (Call(Revoke(self.move, span.name, span.at) if self.move else Ask(span.at)),)
+                return (Call(Revoke(self.move, span.name, span.at)),)
         return ()
+
+    def _aborted(self) -> tuple["Mover", tuple[Effect, ...]]:
+        if self.state is State.PREPARING:
+            return self._go(State.CLEARING)  # nothing is reserved before the row is written
+        mover, awaited = self._go(State.REVOKING)
+        return mover, (Release(None), *awaited) if self.holds else awaited
 
     # -- the registry ------------------------------------------------------------------------------
 
@@ -208,36 +242,37 @@ class Mover:
                 ended = replace(self, state=State.ENDED, seen=seen)
                 why = "it moves already" if row.move else f"it is at {row.at} by the registry"
                 return ended, (Report(f"{why}: try again"),)
-            case State.WITNESSING, Row() if names_later(row, self.span):
+            case State.WITNESSING, Row() if self._is_witnessed(row):
                 return self._go(following, seen=seen)
             case State.CLEARING, Row() if row.move not in ("", self.move, *self.burnt):
                 return self._go(following, seen=seen)  # what it names is asked about by itself
+            case State.CLEARING, Row() if names_later(row, self.span):
+                return self._go(following, seen=seen)  # so is this
         return self._go(self.state, seen=seen)
+
+    def _is_witnessed(self, row: Row) -> bool:
+        """Whether a row names the new place or a later one; the target has lost those that it had
+        before its guest was reserved anew.
+        """
+        lost = self.replaces and self.to is not None and row.at.group == self.to.group
+        return row.at == self.to or (names_later(row, self.span) and not lost)
 
     # -- the source's log --------------------------------------------------------------------------
 
     def _held(self, end: int) -> tuple["Mover", tuple[Effect, ...]]:
         if self.state is not State.SEALING or self.to is None:
             return self, ()
-        if self.end < 0:
-            sealing = replace(self, end=end)
-        elif end <= self.end:
-            sealing = self
-        else:
-            return self._stranded(f"the queue has offsets up to {end}")
-        return sealing, (Append(Seal(sealing.end, self.to, self.move)),)
-
-    def _stranded(self, reason: str) -> tuple["Mover", tuple[Effect, ...]]:
-        said = f"puts wait: move {self.move} to {self.to} at offset {self.end}: {reason}"
-        return replace(self, state=State.STRANDED), (Report(said),)
+        sealing = replace(self, end=self.end if self.replaces else end)
+        seal = Seal(sealing.end, self.to, self.move, self.first)
+        return sealing, (Append(seal, self.replaces),)
 
     # -- the target --------------------------------------------------------------------------------
 
     def _concerns(self, reply: Reply) -> bool:
         """Whether a reply is to a request of this move, or says what else has begun from here."""
-        asks = self.state in (State.ASKING, State.REVOKING)
-        unnamed = not self.move and isinstance(reply, Reserved)
-        return reply.move == self.move or unnamed or (asks and isinstance(reply, Opened))
+        if reply.move == self.move or isinstance(reply, Opened):
+            return True
+        return not self.move and isinstance(reply, Reserved | Carries)
 
     def _answered(self, reply: Reply) -> tuple["Mover", tuple[Effect, ...]]:
         match self.state, reply:
@@ -245,21 +280,21 @@ class Mover:
                 return replace(self, state=State.SEALING, to=place), (Hold(),)
             case State.RESERVING, Refused() | Revoked():
                 return self._go(State.REVOKING)
-            case State.OPENING | State.STRANDED, Opened(_, place, first):
-                if (place, first) != (self.to, self.end):
-                    return self._stranded(f"the target began {place} at {first}")
-                return self._moved(place)
-            case State.OPENING, Refused(_, reason):
-                return self._stranded(reason)
-            case State.OPENING, Revoked():
-                return self._stranded("the target revoked it")
-            case State.ASKING | State.REVOKING, Opened(move, place, first):
-                # The seal was lost with the end of this log, and is made again. While REVOKING only
-                # if that left no mark; then it strands if puts went beyond.
-                found = replace(self, state=State.SEALING, move=move, to=place, end=first)
-                return found, (Hold(),)
-            case State.ASKING, Reserved(move) if self._is_older(move):
-                return self._go(State.ASKING, move=move)
+            case State.OPENING, Opened(_, place, first):
+                if (place, first) == (self.to, self._begins):
+                    return self._moved(place)
+                return self._sealed_again(reply, replaces=self.move)
+            case State.OPENING | State.RENEWING, Unknown() | Revoked():
+                lost = self.move if self.state is State.OPENING else self.replaces
+                return self._go(State.RENEWING, move=renewed(self.move), replaces=lost)
+            case State.RENEWING, Reserved(_, place):
+                return replace(self, state=State.SEALING, to=place), (Hold(),)
+            case State.RENEWING | State.RESERVING | State.REVOKING, Opened():
+                return self._sealed_again(reply)
+            case State.ASKING, Opened() | Carries():
+                return self._sealed_again(reply)
+            case State.ASKING, Reserved(move, place) if self._is_older(move):
+                return self._go(State.ASKING, move=move, target=place.group)
             case State.ASKING, Revoked(move):
                 return self._go(State.ASKING, move="", burnt=(*self.burnt, move))
             case State.ASKING, Nothing():
@@ -268,6 +303,14 @@ class Mover:
                 return self._go(State.CLEARING)
         return self, ()
 
+    def _sealed_again(
+        self, begun: Opened | Carries, replaces: str = ""
+    ) -> tuple["Mover", tuple[Effect, ...]]:
+        """The next place has begun: this log lost its seal, or that one the guest of the seal."""
+        place, instead = begun.place, replaces or self.replaces
+        found = replace(self, move=begun.move, target=place.group, to=place, first=begun.first)
+        return replace(found, state=State.SEALING, replaces=instead), (Hold(),)
+
     def _is_older(self, move: str) -> bool:
         """Whether a move may be revoked: one of a later master than this one may live."""
         return move not in self.burnt and began_in(move) < self.epoch
@@ -275,19 +318,13 @@ class Mover:
     def _moved(self, place: Place) -> tuple["Mover", tuple[Effect, ...]]:
         """Puts continue before the registry hears of it."""
         row = self.seen.row
-        witnessed = row is not None and names_later(row, self.span)
+        witnessed = row is not None and self._is_witnessed(row)
         mover, awaited = self._go(State.DONE if witnessed else State.WITNESSING)
         return mover, (Release(place), *awaited)
 
     def _given_back(self) -> tuple["Mover", tuple[Effect, ...]]:
-        """Puts are stored here; what the row names is revoked, too, and the row cleared."""
-        row = self.seen.row
-        if row is None or row.at != self.span.at:
-            mover, awaited = self._go(State.ENDED)
-        elif row.move and row.move not in self.burnt:
-            mover, awaited = self._go(State.REVOKING, move=row.move, target=row.target)
-        else:
-            mover, awaited = self._go(State.CLEARING)
+        """Nobody has what the row says of this queue: puts are stored here, and it is corrected."""
+        mover, awaited = self._go(State.CLEARING)
         return mover, (Release(None), *awaited)
 
 
@@ -301,6 +338,13 @@ def move_id(group: str, epoch: int, number: int) -> str:
     restored: so numbers are not used again, even where epochs are.
     """
     return f"{group}-{epoch}-{number}"
+
+
+def renewed(move: str) -> str:
+    """The id of the move that replaces one which its target lost: the same by every master."""
+    source, _, number = move.rpartition("-")
+    number, _, times = number.partition(".")
+    return f"{source}-{number}.{int(times or 0) + 1}"
 
 
 def began_in(move: str) -> int:
@@ -319,16 +363,11 @@ def begin(span: Span, target: str, move: str, seen: Seen) -> tuple[Mover, tuple[
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a new master of a source goes by: its epoch, the tables of its whole log, the row.
-
-    doubted: a group to be asked whatever the row says, because this log lost confirmed
-    records in an unclean election, and since then no answer of that group was confirmed here.
-    """
+    """What a new master of a source goes by: its epoch, the tables of its whole log, the row."""
 
     epoch: int
     moves: Moves
     seen: Seen
-    doubted: str = ""
 
 
 def resume(start: Start, topic: str, at: Place) -> Mover | None:
@@ -343,16 +382,17 @@ def resume(start: Start, topic: str, at: Place) -> Mover | None:
         to = seal.following
         state = State.DONE if row is not None and row.at == to else State.OPENING
         mover = Mover(span, to.group, seal.move, start.epoch, state, seen)
-        return replace(mover, end=seal.end, to=to, settled=False)
-    if moves.closed(topic, at.queue_id) is not None:
+        return replace(mover, end=seal.end, first=seal.first, to=to, settled=False)
+    if row is None or moves.closed(topic, at.queue_id) is not None:
         return None
-    if start.doubted:
-        return Mover(span, start.doubted, "", start.epoch, State.ASKING, seen, settled=False)
-    if row is not None and row.move and row.at == at:
-        # No seal was lost, so none was confirmed and nothing has begun: puts need not wait.
+    if row.move and row.at == at:
+        # Unless this log was set back, no seal was confirmed, and nothing has begun.
         found = Mover(span, row.target, row.move, start.epoch, State.REVOKING, seen)
         return replace(found, settled=False)
-    return None
+    here_before = row.at.group == at.group and moves.seal_of(topic, row.at.queue_id) is not None
+    if not names_later(row, span) or here_before:
+        return None
+    return Mover(span, row.at.group, "", start.epoch, State.ASKING, seen, settled=False)
 
 
 def names_later(row: Row, span: Span) -> bool:

@@ -4,6 +4,7 @@ All are values. The owner passes every event once, in the order of arrival, and 
 in the order in which they were returned.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duolog_server.store.moves import Place, Seal
@@ -63,12 +64,15 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Say what has begun that comes from this place, else what is reserved.
+    """Say what has begun that comes from this place, else what is reserved, else whether the place
+    that the row names takes the puts of the name.
 
     It revokes nothing: as a request may arrive late, it would revoke a later move.
     """
 
+    name: Place
     came_from: Place
+    named: Place
 
 
 Request = Reserve | Open | Revoke | Ask
@@ -107,13 +111,37 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nothing is reserved for the move. To a source that had it reserved: the log has lost it."""
+
+    move: str
+
+
+@dataclass(frozen=True, slots=True)
+class Carries:
+    """Nothing comes from the place, but the one that the row names carries the name on from this
+    offset, and takes its puts: the places between them are lost.
+    """
+
+    move: str
+    place: Place
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
 class Nothing:
     """Nothing that comes from the place has begun or may begin."""
 
     move: str = ""
 
 
-Reply = Reserved | Opened | Revoked | Refused | Nothing
+Reply = Reserved | Opened | Revoked | Refused | Unknown | Carries | Nothing
+_RANKS = (Opened, Reserved, Carries, Nothing)
+
+
+def joined(replies: Sequence[Reply]) -> Reply:
+    """What the groups that were asked say together; one that has begun counts before all else."""
+    return min(replies, key=lambda reply: _RANKS.index(type(reply)))
 
 
 # -- events ----------------------------------------------------------------------------------------
@@ -164,6 +192,11 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """The next place knows nothing of this one, by what it answers to puts that are passed on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Retry:
     """No answer came in time, from the registry or the target."""
 
@@ -173,7 +206,7 @@ class Abort:
     """An operator, or the time that a move may take before its seal, ends it."""
 
 
-Event = Settled | Committed | Conflict | Held | NotSealed | Sealed | Answered | Retry | Abort
+Event = Settled | Committed | Conflict | Held | NotSealed | Sealed | Answered | Lost | Retry | Abort
 
 
 # -- effects ---------------------------------------------------------------------------------------
@@ -189,7 +222,11 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Send a request to the master of the target, once; without an answer it is `Retry`."""
+    """Send a request to the master of the target, once; without an answer it is `Retry`.
+
+    `Ask` goes to all other groups; without the answer of each it is `Retry` as well, unless one
+    says that something has begun. The answer is `joined`.
+    """
 
     request: Request
 
@@ -201,12 +238,13 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append a seal, behind blank entries up to its end; `Sealed` once it is confirmed.
+    """Append a seal; `Sealed` once it is confirmed. replaces: the move whose seal it replaces.
 
     `NotSealed` where it could not be stored: the queue may have grown when it is tried again.
     """
 
     seal: Seal
+    replaces: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +256,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Tell the operator why a move ended, or cannot."""
+    """Tell the operator why a move ended."""
 
     reason: str
 

@@ -9,6 +9,7 @@ its tables lack may a former master not say (`is_absence`).
 from duolog_server.ha.mover import Span
 from duolog_server.ha.moverevents import (
     Ask,
+    Carries,
     Nothing,
     Open,
     Opened,
@@ -20,6 +21,7 @@ from duolog_server.ha.moverevents import (
     Revoke,
     Revoked,
     Row,
+    Unknown,
 )
 from duolog_server.store.moves import Guest, Json, Moves, Place, guest_record
 
@@ -27,26 +29,26 @@ from duolog_server.store.moves import Guest, Json, Moves, Place, guest_record
 def reply_to(moves: Moves, topic: str, group: str, request: Request) -> Reply | None:
     """The answer of this group by its confirmed tables; None: `records_for` are to be stored."""
     if isinstance(request, Ask):
-        return _begun(moves, topic, group, request) or _undecided(moves, topic, group, request)
-    begun = _begun(moves, topic, group, request) if not isinstance(request, Open) else None
-    if isinstance(request, Revoke) and begun is not None:
-        return begun
+        begun = _begun(moves, topic, group, request.came_from)
+        return begun or _undecided(moves, topic, group, request)
     found = moves.reserved_by(topic, request.move)
+    if isinstance(request, Open):
+        if found is None:
+            return Unknown(request.move)
+        came_from = found[1].came_from
+    else:
+        came_from = request.came_from
+    begun = _begun(moves, topic, group, came_from)
+    if begun is not None and isinstance(request, Revoke):
+        return begun
     if found is None:
-        if isinstance(request, Open):
-            return Refused(request.move, "no queue is reserved for it")
-        return begun and Refused(request.move, f"move {begun.move} has begun from there")
+        return begun
     queue_id, guest = found
-    place = Place(group, queue_id)
     if guest.revoked:
         return Revoked(guest.move)
     if isinstance(request, Reserve):
-        return Reserved(guest.move, place)
-    if guest.first is None:
-        return None
-    if isinstance(request, Open) and guest.first != request.first:
-        return Refused(guest.move, f"it has begun at offset {guest.first}")
-    return Opened(guest.move, place, guest.first)
+        return Reserved(guest.move, Place(group, queue_id))
+    return begun
 
 
 def is_absence(reply: Reply) -> bool:
@@ -55,7 +57,7 @@ def is_absence(reply: Reply) -> bool:
     It is sent only once a record that was stored after the request arrived is confirmed: else the
     source takes puts again, though the next master has opened its queue here.
     """
-    return isinstance(reply, Nothing | Refused)
+    return isinstance(reply, Nothing | Carries | Refused | Unknown)
 
 
 def note(topic: str) -> Json:
@@ -107,15 +109,22 @@ def to_publish(moves: Moves, topic: str, at: Place, row: Row | None) -> Row | No
     return known if row == Row(guest.name, guest.came_from) else None
 
 
-def _begun(moves: Moves, topic: str, group: str, asked: Reserve | Revoke | Ask) -> Opened | None:
-    for queue_id, guest in moves.guests.get(topic, {}).items():
-        if guest.came_from == asked.came_from and guest.first is not None:
-            return Opened(guest.move, Place(group, queue_id), guest.first)
-    return None
+def _begun(moves: Moves, topic: str, group: str, came_from: Place) -> Opened | None:
+    found = moves.begun_from(topic, came_from)
+    if found is None:
+        return None
+    queue_id, guest = found
+    assert guest.first is not None, "it has begun"
+    return Opened(guest.move, Place(group, queue_id), guest.first)
 
 
-def _undecided(moves: Moves, topic: str, group: str, asked: Ask) -> Reserved | Nothing:
+def _undecided(moves: Moves, topic: str, group: str, asked: Ask) -> Reserved | Carries | Nothing:
     for queue_id, guest in moves.guests.get(topic, {}).items():
         if guest.came_from == asked.came_from and not guest.revoked:
             return Reserved(guest.move, Place(group, queue_id))
-    return Nothing()
+    named = asked.named
+    there = moves.guest_of(topic, named.queue_id) if named.group == group else None
+    if there is None or there.name != asked.name or moves.closed(topic, named.queue_id) is not None:
+        return Nothing()
+    assert there.first is not None, "it is open"
+    return Carries(there.move, named, there.first)

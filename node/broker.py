@@ -188,7 +188,7 @@ class Broker:
         self.offsets = Offsets(core, self.groups)
         self.lookups = Lookups(core)
         rows = QueueRows(config.node.cluster, lambda: self.failover)
-        links = Links(self.group, self.other_groups, rows, self.passing)
+        links = Links(self.group, lambda: self.views, self.other_groups, rows, self.passing)
         self.moves = MoveService(core, self.replication, links, self.give_up)
         self.move_target = MoveTarget(core, self.group)
         self.log_bytes = LogBytes(core.store, lambda: self.replication.history.last_epoch)
@@ -228,6 +228,8 @@ class Broker:
         """Subscribe parts to the events of other parts."""
         self.pop.returned = self.lite.notify
         self.role_changed.append(self.arrivals.end)
+        self.passing.lost.append(lambda queue: self.moves.lost(*queue))
+        self.crossings.lost.append(lambda queue: self.moves.lost(*queue))
         self.metadata.light_queues_forgotten.append(self.lite.gone)
         self.metadata.topic_deleted.append(self.pop.topic_deleted)
         self.metadata.queues_deleted += [self.removal.remove, self.lite.topic_deleted]

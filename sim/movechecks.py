@@ -2,6 +2,7 @@
 
 from duolog_server.ha.mover import OVER, State
 from duolog_server.ha.moverevents import Commit, Retry
+from duolog_server.store.moves import Place
 from sim.moveworld import (
     GROUPS,
     GUEST,
@@ -27,18 +28,31 @@ class Checks(Reading):
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
-        self._broken_logs: dict[tuple[Log, int, Log, int, tuple[int, ...], bool], str] = {}
+        self._broken_logs: dict[tuple[Log, int, Log, int, tuple[int, ...], int, bool], str] = {}
 
     def broken(self, world: World) -> str:
         """The first violated invariant; empty if all hold."""
         a, b = world.sides
-        key = (a.log, a.confirmed, b.log, b.confirmed, world.lost, bool(a.doubted))
+        key = (
+            a.log,
+            a.confirmed,
+            b.log,
+            b.confirmed,
+            world.lost,
+            world.unsure,
+            self._unsure(world),
+        )
         found = self._broken_logs.get(key)
         if found is None:
             found = self._broken_logs[key] = self._broken_of_logs(world)
         if not found and a.ghost:
             found = self._broken_log(a.ghost)
         return found or self._broken_of_masters(world) or self._broken_receipts(world)
+
+    @staticmethod
+    def _unsure(world: World) -> bool:
+        """Whether a group was set back: until the end, both may take puts."""
+        return any(side.doubted for side in world.sides)
 
     def _broken_of_logs(self, world: World) -> str:
         for side in world.sides:
@@ -71,10 +85,10 @@ class Checks(Reading):
         for group in (0, 1):
             source = world.sides[1 - group]
             confirmed = source.log[: source.confirmed]
-            seals = {r[5]: r[2] for r in confirmed if r[0] == SEAL}
+            seals = {r[5]: r[6] for r in confirmed if r[0] == SEAL}
             tables = self.tables(world.sides[group].log)
             for guest in tables.guests.get(TOPIC, {}).values():
-                if guest.first is None or source.doubted:
+                if guest.first is None or self._unsure(world):
                     continue
                 end = seals.get(number_of(guest.move))
                 if end is None:
@@ -91,16 +105,15 @@ class Checks(Reading):
             confirmed = side.log[: side.confirmed]
             first, entries = self.entries(confirmed, at[1])
             if entries and first != expected:
-                return f"M2: {place(at)} begins at {first}, the span before ended at {expected}"
+                return f"M2: {place(at)} begins at {first}, the span before says {expected}"
             seal = self.tables(confirmed).seal_of(TOPIC, at[1])
             chain += entries
-            expected += len(entries)
             if seal is None:
                 break
-            if seal.end != expected:
-                return f"M2: {place(at)} is sealed at {seal.end} and has entries up to {expected}"
-            at = at_of(seal.following)
-        found = [message for message in chain if message >= 0 and message not in world.lost]
+            if seal.end != first + len(entries):
+                return f"M2: {place(at)} is sealed at {seal.end} and has {len(entries)} entries"
+            at, expected = at_of(seal.following), seal.first
+        found = [one for one in chain if one not in world.lost and one >= world.unsure]
         if len(set(found)) < len(found):
             return f"M5: a message is stored twice: {found}"
         if sorted(found) != found:
@@ -108,6 +121,25 @@ class Checks(Reading):
         return ""
 
     def _broken_of_masters(self, world: World) -> str:
+        for group in (0, 1):
+            side = world.sides[group]
+            mover = self.mover(side.mover) if side.mover else None
+            set_back = world.left.unclean[1 - group] < self.scenario.left.unclean[1 - group]
+            if mover is not None and mover.state is State.RENEWING and not set_back:
+                return f"M1: {mover.move} has no guest, and {GROUPS[1 - group]} lost nothing"
+            if mover is not None and mover.holds:
+                effects = mover.step(Retry())[1]
+                if any(isinstance(effect, Commit) for effect in effects):
+                    return "a pause waits for the registry"
+        if self._unsure(world):
+            return ""
+        accepting = self._accepting(world)
+        if len(accepting) > 1:
+            return f"M1: puts are accepted at {accepting}"
+        return self._broken_row(world)
+
+    def _accepting(self, world: World) -> list[Place]:
+        """The places that take puts."""
         accepting = []
         for group in (0, 1):
             side = world.sides[group]
@@ -118,24 +150,14 @@ class Checks(Reading):
                 stopped = mine and mover is not None and (mover.holds or mover.moved_to)
                 if self.takes_puts(side.log, queue) and not stopped:
                     accepting.append(at)
-            if mover is not None and mover.state is State.STRANDED:
-                return "M14: a sealed queue does not continue anywhere"
-            if mover is not None and mover.holds:
-                effects = mover.step(Retry())[1]
-                if any(isinstance(effect, Commit) for effect in effects):
-                    return "a pause waits for the registry"
-        if len(accepting) > 1:
-            return f"M1: puts are accepted at {accepting}"
-        return self._broken_row(world)
+        return accepting
 
     def _broken_row(self, world: World) -> str:
         row = self.seen(world).row
-        if row is None or row.at == row.name:
+        if row is None:
             return ""
-        group, queue = at_of(row.at)
-        side = world.sides[group]
-        guest = self.tables(side.log[: side.confirmed]).guest_of(TOPIC, queue)
-        if (guest is None or guest.first is None) and not side.doubted:
+        side = world.sides[at_of(row.at)[0]]
+        if not self.is_open(side.log[: side.confirmed], at_of(row.at)):
             return f"M10: {row} says more than the logs"
         return ""
 
@@ -149,17 +171,26 @@ class Checks(Reading):
                 return f"M5: message {message} was acknowledged at {offset} of {queue}, and is not"
         return ""
 
+    def _entries(self, world: World, at: At) -> list[int]:
+        return self.entries(world.sides[at[0]].log, at[1])[1]
+
     def broken_end(self, world: World) -> str:
         """What is wrong with a state in which nothing happens any more."""
         if world.client.batch < len(self.scenario.batches):
             return f"M14: message {world.client.first} is never stored"
         at: At = (0, 0)
+        chain = set(self._entries(world, at))
         for _ in range(SPANS_MAX):
             side = world.sides[at[0]]
             seal = self.tables(side.log).seal_of(TOPIC, at[1])
             if seal is None:
                 break
             at = at_of(seal.following)
+            chain.update(self._entries(world, at))
+        if self._accepting(world) != [place(at)]:
+            return f"M1: puts are accepted at {self._accepting(world)}, and the name ends at {at}"
+        if lacking := {*range(world.client.first)} - chain - {*world.lost}:
+            return f"M5: messages {lacking} cannot be read"
         row = self.seen(world).row
         if row is not None and (row.move or row.at != place(at)):
             return f"M10: the name ends at {place(at)}, and {row} stays"

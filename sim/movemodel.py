@@ -14,7 +14,7 @@ second copy of the rules. What may happen, in any order:
 - a group confirms what it holds; its master dies, and the next one leads with any end of the log
   that was not confirmed, one that a master in between did not have included; the former one may
   live on: it sends, and answers what its log knows, but confirms nothing;
-- an unclean election loses confirmed records of the source; the registry loses its rows;
+- an unclean election, or a backup, loses confirmed records of a group; the registry loses its rows;
 - a commit of a row is executed at any later time, and its answer is lost;
 - one producer sends batches in order, one at a time, and stays with a place until it answers.
 
@@ -46,6 +46,7 @@ from duolog_server.ha.moverevents import (
     Event,
     Held,
     Hold,
+    Lost,
     Reply,
     Request,
     Retry,
@@ -57,11 +58,9 @@ from duolog_server.store.moves import Place
 from sim.bounded import STATES_MAX, Outcome, explored
 from sim.movechecks import Checks
 from sim.moveworld import (
-    BLANK,
     GROUPS,
     OPEN,
     PUT,
-    SEAL,
     TOPIC,
     At,
     Client,
@@ -76,20 +75,24 @@ from sim.moveworld import (
     Step,
     World,
     at_of,
-    number_of,
     place,
     record_of,
+    seal_of,
 )
 
 REVISIONS_MAX = 100
+UNASKED = frozenset({State.ASKING, State.REVOKING, State.SEALING})
+LIVES = ".1"  # a former master, until it has had a move renewed
 
 SCENARIOS = (
     Scenario("failovers", Left(failovers=(2, 1)), (1,)),
     Scenario("batches", Left(failovers=(1, 0)), (2, 1)),
     Scenario("zombies", Left(failovers=(1, 0), zombies=1, aborts=1), (1,)),
-    Scenario("unclean", Left(unclean=1, failovers=(1, 0), zombies=1, lost_commits=0), (1,)),
-    Scenario("targets", Left(unclean=1, failovers=(0, 1), zombies=1, lost_commits=0), ()),
-    Scenario("registry", Left(wipes=1, unclean=1), (1,)),
+    Scenario("unclean", Left(unclean=(1, 0), failovers=(1, 0), zombies=1, lost_commits=0), (1,)),
+    Scenario("targets", Left(unclean=(1, 0), failovers=(0, 1), zombies=1, lost_commits=0), ()),
+    Scenario("guests", Left(unclean=(0, 1), lost_commits=0), (1,)),
+    Scenario("both", Left(unclean=(1, 1), lost_commits=0), ()),
+    Scenario("registry", Left(wipes=1, unclean=(1, 0)), (1,)),
     Scenario("rows", Left(moves=2, wipes=1, failovers=(0, 1), lost_commits=0), ()),
     Scenario("aborts", Left(moves=2, aborts=1, failovers=(0, 1), lost_commits=0), (1,)),
     Scenario("back", Left(moves=2, failovers=(1, 0), lost_commits=0), (1, 1)),
@@ -97,9 +100,11 @@ SCENARIOS = (
 DEEP = (
     Scenario("failovers", Left(failovers=(2, 2)), (2, 1)),
     Scenario("zombies", Left(failovers=(2, 0), zombies=1, aborts=1), (1, 1)),
-    Scenario("unclean", Left(unclean=1, failovers=(1, 0), zombies=1), (1,)),
-    Scenario("registry", Left(wipes=1, failovers=(1, 0), unclean=1), (1,)),
-    Scenario("targets", Left(unclean=1, failovers=(0, 1), zombies=1, lost_commits=0), (1,)),
+    Scenario("unclean", Left(unclean=(1, 0), failovers=(1, 0), zombies=1), (1,)),
+    Scenario("registry", Left(wipes=1, failovers=(1, 0), unclean=(1, 0)), (1,)),
+    Scenario("targets", Left(unclean=(1, 0), failovers=(0, 1), zombies=1, lost_commits=0), (1,)),
+    Scenario("guests", Left(unclean=(0, 1), failovers=(1, 1), zombies=1, lost_commits=0), (1, 1)),
+    Scenario("both", Left(moves=2, unclean=(1, 1), lost_commits=0), (1,)),
     Scenario("rows", Left(moves=2, wipes=2, failovers=(1, 1)), (1,)),
     Scenario("aborts", Left(moves=2, aborts=2, failovers=(1, 1), lost_commits=0), (1,)),
     Scenario("back", Left(moves=2, failovers=(1, 1), aborts=1), (1,)),
@@ -128,7 +133,7 @@ class Model(Checks):
     def epoch(self, left: Left, group: int) -> int:
         """The epoch of a group's master: every failover began one."""
         first = self.scenario.left
-        unclean = first.unclean - left.unclean if group == 0 else 0
+        unclean = first.unclean[group] - left.unclean[group]
         return 1 + first.failovers[group] - left.failovers[group] + unclean
 
     # -- what the machine does ---------------------------------------------------------------------
@@ -143,6 +148,14 @@ class Model(Checks):
             world = self._do(world, group, effect)
         return self._asked(world, group)
 
+    def _asked(self, world: World, group: int) -> World:
+        """A source's doubt ends once the other group's word is confirmed here."""
+        side = world.sides[group]
+        if not side.doubted or not side.settled or not side.mover:
+            return world
+        asked = self.mover(side.mover).state not in UNASKED
+        return self._with(world, group, doubted=0) if asked else world
+
     def _step(self, number: int, event: Event) -> tuple[int, tuple[Effect, ...]]:
         """The next value of a mover; as it is pure, it is asked once."""
         found = self._steps.get((number, event))
@@ -150,15 +163,6 @@ class Model(Checks):
             mover, effects = self.mover(number).step(event)
             found = self._steps[number, event] = self.pool.number(mover), effects
         return found
-
-    def _asked(self, world: World, group: int) -> World:
-        """Doubt ends once the other group's word is confirmed here."""
-        side = world.sides[group]
-        if side.doubted and side.settled and side.mover:
-            mover = self.mover(side.mover)
-            if mover.state not in (State.ASKING, State.SEALING):
-                return self._with(world, group, doubted=0)
-        return world
 
     def _do(self, world: World, group: int, effect: Effect) -> World:
         side = world.sides[group]
@@ -170,11 +174,10 @@ class Model(Checks):
             case Hold():
                 queue = self.mover(side.mover).span.at.queue_id
                 return self.drive(world, group, Held(self.end_of(side, queue)))
-            case Append(seal):
+            case Append(seal, replaces):
                 queue = self.mover(side.mover).span.at.queue_id
-                blanks = ((BLANK, queue),) * (seal.end - self.end_of(side, queue))
-                record = (SEAL, queue, seal.end, *at_of(seal.following), number_of(seal.move))
-                return self._with(world, group, log=(*side.log, *blanks, record))
+                record = seal_of(queue, seal, replaces)
+                return self._with(world, group, log=(*side.log, record))
         return world
 
     @staticmethod
@@ -249,12 +252,24 @@ class Model(Checks):
             if row is not None and row != seen.row:
                 again = self.pool.number(Seen(row, self._revision(world)))
                 yield (GROUPS[group], "publishes", row), world._replace(seen=again)
-            if over and seen.row is not None and seen.row.move:
-                start = machine.Start(self.epoch(world.left, group), self.tables(side.log), seen)
-                found = machine.resume(start, TOPIC, at)
-                if found is not None and found.state not in machine.OVER:
-                    noticed = self._with(world, group, mover=self.pool.number(found))
-                    yield (GROUPS[group], "sees", seen.row), self.drive(noticed, group, Settled())
+            sealed = self.tables(side.log).seal_of(TOPIC, queue) is not None
+            if not over or (sealed and seen.row is not None and seen.row.at != at):
+                continue
+            start = machine.Start(self.epoch(world.left, group), self.tables(side.log), seen)
+            found = machine.resume(start, TOPIC, at)
+            if found is not None and found.state not in machine.OVER:
+                noticed = self._with(world, group, mover=self.pool.number(found))
+                yield (GROUPS[group], "sees", seen.row), self.drive(noticed, group, Settled())
+        for queue, seal in self.tables(side.log).seals.get(TOPIC, {}).items():
+            to = at_of(seal.following)
+            if not self.is_open(world.sides[to[0]].log, to) and world.sides[to[0]].settled:
+                said = (GROUPS[group], "tells of a consumer group", seal.following, "which is lost")
+                yield said, self._lost(world, group, queue)
+        row = seen.row
+        mine = row is not None and not row.move and row.at.group == GROUPS[group]
+        if row is not None and mine and not self.is_open(side.log[: side.confirmed], at_of(row.at)):
+            gone = world._replace(seen=self.pool.number(Seen()), removed=world.removed + 1)
+            yield (GROUPS[group], "removes", row), gone
 
     def _operator(self, world: World) -> Iterator[Step]:
         left = world.left
@@ -319,21 +334,25 @@ class Model(Checks):
                     fewer_left = after._replace(zombies=left.zombies - 1)
                     said = (name, "fails over with", log, "and the former master lives on")
                     yield said, self._lead(world, group, new, fewer_left)
-        if group == 0 and left.unclean:
+        if left.unclean[group]:
+            sent = min(world.client.batch + 1, len(self.scenario.batches))
             for kept in range(side.confirmed):
                 log = side.log[:kept]
                 gone = {r[2] for r in side.log[kept : side.confirmed] if r[0] == PUT}
                 new = Side(log, kept, 0, former=former if left.zombies else None, doubted=1)
-                after = left._replace(unclean=left.unclean - 1)
+                fewer = tuple(n - (i == group) for i, n in enumerate(left.unclean))
+                after = left._replace(unclean=(fewer[0], fewer[1]))
                 lost = tuple(sorted(gone | set(world.lost)))
-                led = self._lead(world._replace(lost=lost), group, new, after)
+                set_back = world._replace(lost=lost, unsure=self._firsts[sent])
+                if group == 1:  # a backup takes longer than calls do
+                    set_back = set_back._replace(calls=(), replies=())
+                led = self._lead(set_back, group, new, after)
                 yield (name, "fails over uncleanly with", log), led
 
     def _lead(self, world: World, group: int, side: Side, left: Left) -> World:
         """A new master takes up what its log and the row say."""
-        doubted = GROUPS[1 - group] if side.doubted else ""
         epoch, tables = self.epoch(left, group), self.tables(side.log)
-        start = machine.Start(epoch, tables, self.seen(world), doubted)
+        start = machine.Start(epoch, tables, self.seen(world))
         found = [
             mover
             for queue in self.queues(side.log, group)
@@ -341,16 +360,16 @@ class Model(Checks):
         ]
         found.sort(key=lambda mover: mover.state in machine.OVER)
         side = side._replace(mover=self.pool.number(found[0] if found else None))
-        sides = (side, world.sides[1]) if group == 0 else (world.sides[0], side)
         commits = tuple(one for one in world.commits if one[0] != group)  # they check the lock
-        return world._replace(sides=sides, commits=commits, left=left)
+        world = self._with(world, group, **side._asdict())
+        return world._replace(commits=commits, left=left)
 
     # -- the registry and the calls ----------------------------------------------------------------
 
     def _revision(self, world: World) -> int:
         """The next one; those of before a loss of rows do not come again."""
-        wiped = self.scenario.left.wipes - world.left.wipes
-        return 1 + (self.seen(world).revision or REVISIONS_MAX * wiped)
+        gone = self.scenario.left.wipes - world.left.wipes + world.removed
+        return 1 + (self.seen(world).revision or REVISIONS_MAX * gone)
 
     def _commit(self, world: World, sent: tuple[int, int], answered: bool) -> World | None:
         """A commit is executed; None: unanswered, and without an effect."""
@@ -411,7 +430,7 @@ class Model(Checks):
             if not movetarget.is_absence(reply):
                 answered = world.with_sent("replies", (asks, found))
                 yield ("the former master of", GROUPS[group], "answers", reply), answered
-        if not former.mover:
+        if not former.mover or self.mover(former.mover).move.endswith(LIVES):
             return
         before = self.mover(former.mover)
         replies = [self.pool.values[reply] for by, reply in world.replies if by == group]
@@ -451,6 +470,8 @@ class Model(Checks):
         mover = self.mover(side.mover) if side.mover else None
         if mover is not None and mover.span.at != place(put.at):
             mover = None
+        if not self.is_open(side.log, put.at):
+            return self._unknown(world, put)
         if stored == put.messages:
             return self.stored(world, put, stored)
         if mover is not None and mover.moved_to is not None:
@@ -460,6 +481,33 @@ class Model(Checks):
             return world
         records = tuple((PUT, queue, message) for message in wanted[stored:])
         return self._with(world, group, log=(*side.log, *records))
+
+    def _unknown(self, world: World, put: Put) -> World:
+        """What was passed on comes back: the place is not there any more, or not yet."""
+        client, group = world.client, 1 - put.at[0]
+        seals = self.tables(world.sides[group].log).seals.get(TOPIC, {})
+        before = [queue for queue, seal in seals.items() if seal.following == place(put.at)]
+        if not world.sides[group].settled:
+            return world
+        if before:
+            world = self._lost(world, group, before[0])
+        if (put.first, put.at) != (client.first, client.at):
+            return world
+        at = (group, before[0]) if before else (0, 0)
+        return self._send(world._replace(client=client._replace(at=at)))
+
+    def _lost(self, world: World, group: int, queue: int) -> World:
+        """A master hears that the place behind a seal is not there."""
+        side = world.sides[group]
+        mover = self.mover(side.mover) if side.mover else None
+        if mover is None or mover.state in machine.OVER:
+            epoch = self.epoch(world.left, group)
+            start = machine.Start(epoch, self.tables(side.log), Seen())
+            found = machine.resume(start, TOPIC, place((group, queue)))
+            return self.drive(
+                self._with(world, group, mover=self.pool.number(found)), group, Settled()
+            )
+        return self.drive(world, group, Lost()) if mover.span.at.queue_id == queue else world
 
     def receipts_of(self, world: World, put: Put, stored: int) -> list[tuple[int, int, int]] | None:
         """Where the first messages of a batch are; None: not all of them are confirmed."""

@@ -12,8 +12,8 @@ from duolog_server.store.moves import Guest, Moves, Place, Seal, guest_record, s
 
 TOPIC = "t"
 GROUPS = ("a", "b")
-KINDS = ("put", "seal", "guest", "open", "revoke", "blank")
-PUT, SEAL, GUEST, OPEN, REVOKE, BLANK = range(len(KINDS))
+KINDS = ("put", "seal", "guest", "open", "revoke")
+PUT, SEAL, GUEST, OPEN, REVOKE = range(len(KINDS))
 EPOCHS_MAX = MOVES_MAX = 10
 
 Record = tuple[int, ...]  # kind, queue id, fields
@@ -41,8 +41,7 @@ class Former(NamedTuple):
 class Side(NamedTuple):
     """A group. ghost: the log of another member of the set, until this master has confirmed.
 
-    mover: of its master. doubted: confirmed records were lost, and the other group was not asked
-    since.
+    mover: of its master. doubted: confirmed records were lost, and may not be made good yet.
     """
 
     log: Log = ()
@@ -60,7 +59,7 @@ class Left(NamedTuple):
     moves: int = 1
     failovers: tuple[int, int] = (0, 0)
     zombies: int = 0
-    unclean: int = 0
+    unclean: tuple[int, int] = (0, 0)
     wipes: int = 0
     aborts: int = 0
     lost_commits: int = 1
@@ -86,6 +85,10 @@ class World(NamedTuple):
     puts: tuple[Put, ...] = ()
     client: Client = Client()
     lost: tuple[int, ...] = ()  # messages whose confirmed record an unclean election lost
+    unsure: int = (
+        0  # messages first sent before the last one: what was set back may take them twice
+    )
+    removed: int = 0  # rows
     left: Left = Left()
 
     def with_sent(self, kind: str, new: Any) -> "World":
@@ -136,14 +139,24 @@ def at_of(place_: Place) -> At:
 
 def move_name(number: int) -> str:
     """The id of a move."""
+    times, number = divmod(number, len(GROUPS) * EPOCHS_MAX * MOVES_MAX)
     group, rest = divmod(number, EPOCHS_MAX * MOVES_MAX)
-    return move_id(GROUPS[group], *divmod(rest, MOVES_MAX))
+    move = move_id(GROUPS[group], *divmod(rest, MOVES_MAX))
+    return f"{move}.{times}" if times else move
 
 
 def number_of(move: str) -> int:
     """The other way round."""
-    group, epoch, number = move.split("-")
-    return (GROUPS.index(group) * EPOCHS_MAX + int(epoch)) * MOVES_MAX + int(number)
+    group, epoch, rest = move.split("-")
+    number, _, times = rest.partition(".")
+    at = len(GROUPS) * int(times or 0) + GROUPS.index(group)
+    return (at * EPOCHS_MAX + int(epoch)) * MOVES_MAX + int(number)
+
+
+def seal_of(queue: int, seal: Seal, replaces: str) -> Record:
+    """A seal as numbers."""
+    before = number_of(replaces) if replaces else -1
+    return SEAL, queue, seal.end, *at_of(seal.following), number_of(seal.move), seal.first, before
 
 
 def record_of(change: dict[str, Any]) -> Record:
@@ -161,8 +174,9 @@ def change_of(record: Record) -> dict[str, Any]:
     """The other way round, for the tables."""
     kind, queue, *fields = record
     if kind == SEAL:
-        end, group, to, move = fields
-        return seal_record(TOPIC, queue, Seal(end, Place(GROUPS[group], to), move_name(move)))
+        end, group, to, move, first, before = fields
+        seal = Seal(end, Place(GROUPS[group], to), move_name(move), first)
+        return seal_record(TOPIC, queue, seal, move_name(before) if before >= 0 else "")
     if kind == GUEST:
         move, group, of, from_group, from_queue = fields
         name, came_from = Place(GROUPS[group], of), Place(GROUPS[from_group], from_queue)
@@ -205,15 +219,15 @@ class Reading:
         """Whether the store takes puts, as far as its log says."""
         return self.tables(log).closed(TOPIC, queue) is None
 
+    def is_open(self, log: Log, at: At) -> bool:
+        """Whether a place carries the name, or carried it."""
+        return at == (0, 0) or self.tables(log).first_of(TOPIC, at[1]) is not None
+
     def entries(self, log: Log, queue: int) -> tuple[int, list[int]]:
-        """The first offset of a queue, and its messages; -1: blank."""
+        """The first offset of a queue, and its messages."""
         guest = self.tables(log).guest_of(TOPIC, queue)
         first = (guest.first or 0) if guest is not None else 0
-        return first, [
-            record[2] if record[0] == PUT else -1
-            for record in log
-            if record[0] in (PUT, BLANK) and record[1] == queue
-        ]
+        return first, [record[2] for record in log if record[0] == PUT and record[1] == queue]
 
     def end_of(self, side: Side, queue: int) -> int:
         """The next offset of a queue, as its node tells the mover."""

@@ -29,11 +29,21 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """A queue ends at an offset, and continues elsewhere."""
+    """A queue ends at an offset, and continues elsewhere.
+
+    first: the offset at which the next place begins. It is the end, but for a log that had lost its
+    seal: what it stored since lies beside that place, or what it lost lies before it.
+    """
 
     end: int
     following: Place
     move: str
+    first: int = -1  # as it is passed: the end
+
+    def __post_init__(self) -> None:
+        """The next place begins where this one ends."""
+        if self.first < 0:
+            object.__setattr__(self, "first", self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +106,12 @@ class Moves:
         found = self.guests.get(topic, {}).items()
         return next(((queue_id, one) for queue_id, one in found if one.move == move), None)
 
+    def begun_from(self, topic: str, place: Place) -> tuple[int, Guest] | None:
+        """The guest that continues a place, once it is open."""
+        found = self.guests.get(topic, {}).items()
+        begun = (row for row in found if row[1].came_from == place and row[1].first is not None)
+        return next(begun, None)
+
     def open_guests(self, topic: str) -> list[int]:
         """The open guests of a topic, by their ids."""
         guests = self.guests.get(topic, {}).items()
@@ -136,10 +152,14 @@ class Moves:
     # -- changes -------------------------------------------------------------------------------
 
     def apply_seal(self, change: Json) -> None:
-        """Seal a queue."""
-        seal = Seal(_offset(change["end"]), _place(change["group"], change["to"]), _move(change))
+        """Seal a queue; or, once the place behind a seal was lost, name another one."""
+        end, to = _offset(change["end"]), _place(change["group"], change["to"])
+        seal = Seal(end, to, _move(change), _offset(change.get("first", end)))
         topic, queue_id = _key(change)
-        self.seals.setdefault(topic, {}).setdefault(queue_id, seal)
+        seals = self.seals.setdefault(topic, {})
+        known = seals.setdefault(queue_id, seal)
+        if known.move == change.get("replaces"):
+            seals[queue_id] = replace(seal, end=known.end)
 
     def apply_guest(self, change: Json) -> None:
         """Reserve a guest."""
@@ -149,8 +169,10 @@ class Moves:
             self.guests.setdefault(topic, {}).setdefault(queue_id, guest)
 
     def apply_open(self, change: Json) -> None:
-        """Open a reserved guest."""
-        self._settle(change, first=_offset(change["first"]))
+        """Open a reserved guest; a place is continued by one."""
+        guest = self.guest_of(*_key(change))
+        if guest is not None and self.begun_from(str(change["topic"]), guest.came_from) is None:
+            self._settle(change, first=_offset(change["first"]))
 
     def apply_revoke(self, change: Json) -> None:
         """Give up a reserved guest."""
@@ -189,7 +211,10 @@ class Moves:
     def rows(self) -> Json:
         """A copy for a snapshot; `from_rows` reads it. Empty if nothing ever moved."""
         seals = {
-            topic: {str(q): [one.end, *one.following, one.move] for q, one in sorted(rows.items())}
+            topic: {
+                str(q): [one.end, *one.following, one.move, *_first_of(one)]
+                for q, one in sorted(rows.items())
+            }
             for topic, rows in sorted(self.seals.items())
         }
         guests = {
@@ -215,8 +240,9 @@ class Moves:
         Raises one of `store.metadata.NOT_THE_SHAPE` if they are none.
         """
         made = Moves()
-        for topic, q, (end, group, to, move) in _rows_of(value.get("seals")):
-            made.seals.setdefault(topic, {})[q] = Seal(_offset(end), _place(group, to), str(move))
+        for topic, q, (end, group, to, move, *first) in _rows_of(value.get("seals")):
+            seal = Seal(_offset(end), _place(group, to), str(move), *map(_offset, first))
+            made.seals.setdefault(topic, {})[q] = seal
         for topic, q, (group, of, before, at, move, first, revoked) in _rows_of(
             value.get("guests")
         ):
@@ -248,11 +274,13 @@ class Moves:
 # -- the records of a master, as `Moves` reads them ------------------------------------------------
 
 
-def seal_record(topic: str, queue_id: int, seal: Seal) -> Json:
-    """The change that seals a queue."""
+def seal_record(topic: str, queue_id: int, seal: Seal, replaces: str = "") -> Json:
+    """The change that seals a queue. replaces: the move of the seal that this one replaces."""
     group, to = seal.following
-    places = {"end": seal.end, "group": group, "to": to}
-    return {"op": "seal", "topic": topic, "queue": queue_id, **places, "move": seal.move}
+    where = {"end": seal.end, "group": group, "to": to, "move": seal.move}
+    first = {"first": seal.first} if _first_of(seal) else {}
+    instead = {"replaces": replaces} if replaces else {}
+    return {"op": "seal", "topic": topic, "queue": queue_id, **where, **first, **instead}
 
 
 def guest_record(topic: str, queue_id: int, guest: Guest) -> Json:
@@ -260,6 +288,11 @@ def guest_record(topic: str, queue_id: int, guest: Guest) -> Json:
     group, of = guest.name
     places = {"group": group, "of": of, "from": list(guest.came_from)}
     return {"op": "guest", "topic": topic, "queue": queue_id, **places, "move": guest.move}
+
+
+def _first_of(seal: Seal) -> list[int]:
+    """Where the next place begins, if that is not the end."""
+    return [seal.first] if seal.first != seal.end else []
 
 
 def _key(change: Json) -> QueueKey:

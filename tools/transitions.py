@@ -62,8 +62,8 @@ SLAVE, SESSION, FAILOVER, MOVE = MACHINES = (
     ),
     Machine(
         "Move of a queue",
-        "`ha/mover.py`, by `State`, at the source's master. In ASKING there is no row, and the\n"
-        "log is doubted: no node begins in that state yet.",
+        "`ha/mover.py`, by `State`, at the source's master. In ASKING the row names a place that\n"
+        "the log knows nothing of.",
         moverscenes.STATES,
         moverscenes.scenes,
     ),

@@ -695,8 +695,8 @@ class QueueMove:
     Attributes:
         topic: of the queue.
         move: its id; empty: it has not begun.
-        state: PLANNED; WAITING, PREPARING, RESERVING: puts are stored; SEALING, OPENING, ASKING,
-            STRANDED: puts wait; WITNESSING, DONE: it has moved; REVOKING, CLEARING, ENDED: it does
+        state: PLANNED; WAITING, PREPARING, RESERVING: puts are stored; SEALING, OPENING, RENEWING,
+            ASKING: puts wait; WITNESSING, DONE: it has moved; REVOKING, CLEARING, ENDED: it does
             not move.
         name: where the queue was born, by which producers and consumers know it.
         source: where it takes its messages until it has moved.

@@ -713,9 +713,10 @@ class MetadataLog:
         }
         await self.change({"op": "trim", "minimums": table})
 
-    def store_seal(self, topic: str, queue_id: int, seal: Seal) -> int:
+    def store_seal(self, topic: str, queue_id: int, seal: Seal, replaces: str = "") -> int:
         """Seal a queue whose next offset is the seal's end; the change's offset, for `applied`.
 
+        replaces: the move of the seal that it has, if that is replaced.
         Raises UnknownTopic, BadMessage if it has no such queue, and NotMaster, Busy: not stored.
         """
         known = self.creating(topic) or self.topics.get(topic)
@@ -724,7 +725,7 @@ class MetadataLog:
         guest = self.stored_moves.guest_of(topic, queue_id)
         if not 0 <= queue_id < known.queues and guest is None:
             raise BadMessage(f"topic {topic} has no queue {queue_id}")  # it may get one later
-        return self._put(seal_record(topic, queue_id, seal))[0]
+        return self._put(seal_record(topic, queue_id, seal, replaces))[0]
 
     def unused_queue(self, topic: str, last: bool = False) -> int:
         """A queue id of a topic, which need not exist, that was never used, for a guest.

@@ -23,6 +23,7 @@ from duolog_server.node.engine.log import Outcome
 from duolog_server.node.moving.deliveries import (
     NOT_STORED,
     UNKNOWN,
+    NoPlace,
     PassedOn,
     answer_of,
     batch_of,
@@ -216,11 +217,11 @@ class Arrivals:
             return refused
         guest = core.metadata.tables.moves.guest_of(delivery.topic, delivery.queue_id)
         if guest is None or guest.first is None:
-            return PutResult(UNAVAILABLE, f"queue {where} continues none that moved here")
+            return NoPlace(UNAVAILABLE, f"queue {where} continues none that moved here")
         if guest.came_from != (stream.source, delivery.from_queue):
             asked = f"{stream.source[:200]}/{delivery.from_queue}"
             reason = f"queue {where} continues {guest.came_from}, not {asked}"
-            return PutResult(UNAVAILABLE, reason)
+            return NoPlace(UNAVAILABLE, reason)
         return None
 
     def _store_new(

@@ -7,7 +7,7 @@ noted in the log, has the later places closed, the last one first, and is done o
 
 import asyncio
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
@@ -52,12 +52,15 @@ class Crossings:
         self._core = core
         self._metadata = core.metadata
         self._others = others
-        self._crossed: dict[Reader, int] = {}  # see `Progress.crossed`; of this mastership
+        # See `Progress.crossed`; of this mastership, and told to the place behind this seal.
+        self._crossed: dict[Reader, tuple[Seal, int]] = {}
         self._begins: dict[Reader, int] = {}  # where those begin that came at the end of a name
         self._due: dict[Reader, None] = {}
         self._sweep_is_due = True
         self._silent: set[str] = set()  # replica groups that did not answer last
         self._wake = asyncio.Event()
+        # Called when the place behind a queue turns out to be lost.
+        self.lost: list[Callable[[QueueKey], None]] = []
         core.metadata.offsets_moved.append(self._moved)
         core.metadata.gates_changed.append(self._gates_changed)
         core.metadata.sealed.append(self._sweep_soon)
@@ -196,12 +199,12 @@ class Crossings:
 
     async def _tell(self, reader: Reader, seal: Seal, told: Crossed) -> None:
         begin = self._begins.get(reader, 0)
-        what = {"crossed": told.offset, "resets": told.resets, "begin": begin}
+        what = {"crossed": seal.first, "resets": told.resets, "begin": begin}
         await self._cross(reader, seal.following, **what)
         here = self._progress(reader)  # a failover or a deletion may have come meanwhile
         is_told = self._to_tell(reader, seal) == told
         if is_told and self._seal_of(reader) is seal and self._leads():
-            self._crossed[reader] = crossing.on_answer(here, told).crossed
+            self._crossed[reader] = seal, crossing.on_answer(here, told).crossed
             self._begins.pop(reader, None)
 
     def _seal_of(self, reader: Reader) -> Seal | None:
@@ -219,7 +222,8 @@ class Crossings:
     def _progress(self, reader: Reader) -> Progress:
         topic, group, queue_id = reader
         here = self._metadata.tables.progress_of(group, topic, queue_id)
-        return replace(here, crossed=self._crossed.get(reader, -1))
+        seal, crossed = self._crossed.get(reader, (None, -1))
+        return replace(here, crossed=crossed if seal is self._seal_of(reader) else -1)
 
     async def _cross(self, reader: Reader, to: Place, **what: Any) -> wire.CrossReply:
         topic, group, _ = reader
@@ -228,7 +232,12 @@ class Crossings:
         request = wire.CrossRequest(
             topic=topic, queue_id=to.queue_id, group=group, group_settings=settings, **what
         )
-        return await self._others.cross(to.group, request, CALL_SECONDS)
+        reply = await self._others.cross(to.group, request, CALL_SECONDS)
+        if reply.no_place:
+            for lost in self.lost:
+                lost((topic, reader[2]))
+            raise sdk.Unavailable(f"{topic} {to} continues no other queue, or not yet")
+        return reply
 
     async def _change(self, op: str, reader: Reader, **what: int) -> None:
         topic, group, queue_id = reader
@@ -318,15 +327,13 @@ class Crossings:
     async def hear(self, request: wire.CrossRequest) -> wire.CrossReply:
         """A group comes, or a reset goes back to before this place: what is known here then.
 
-        Raises BadRequest, Unavailable where the place is not open, and as a change of metadata and
-        `OtherGroups.cross`.
+        Raises BadRequest, and as a change of metadata and `OtherGroups.cross`.
         """
         self._core.admission.check_current()
         reader = request.topic, request.group, request.queue_id
         guest = self._metadata.tables.moves.guest_of(request.topic, request.queue_id)
         if guest is None or guest.first is None:
-            place = f"{request.topic}/{request.queue_id}"
-            raise sdk.Unavailable(f"{place} continues no other queue here, or not yet")
+            return wire.CrossReply(no_place=True)
         if request.HasField("end"):
             return wire.CrossReply(end=await self._end(reader))
         if request.HasField("crossed"):

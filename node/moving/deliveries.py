@@ -82,6 +82,12 @@ class PassedOn(PutResult):
             at = end
 
 
+class NoPlace(PutResult):
+    """Not stored: the place that it was sent to continues no such queue, and so it is lost."""
+
+    __slots__ = ()
+
+
 def delivery_of(batch: PutBatch, to: Place) -> wire.Delivery:
     """A batch of a sealed queue, on its way to the place that follows."""
     columns = batch.columns
@@ -175,6 +181,7 @@ def answer_of(
         remoting_host=remoting_host.endpoint if remoting_host is not None else "",
         stored_at=stored_at,
         places=result.places.astype("<i8").tobytes(),
+        no_place=isinstance(result, NoPlace),
     )
 
 

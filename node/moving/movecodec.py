@@ -9,6 +9,7 @@ from duolog import _errors as sdk
 
 from duolog_server.ha.moverevents import (
     Ask,
+    Carries,
     Nothing,
     Open,
     Opened,
@@ -19,6 +20,7 @@ from duolog_server.ha.moverevents import (
     Reserved,
     Revoke,
     Revoked,
+    Unknown,
 )
 from duolog_server.node.wire import moves_pb2 as wire
 from duolog_server.store.metadata import Json
@@ -52,8 +54,9 @@ def request_to_wire(topic: str, request: Request, settings: Settings) -> wire.Mo
         case Revoke(move, name, came_from):
             places = {"name": _to_wire(name), "came_from": _to_wire(came_from)}
             made.revoke.CopyFrom(wire.Revoke(move=move, **places))
-        case Ask(came_from):
-            made.ask.CopyFrom(_to_wire(came_from))
+        case Ask(name, came_from, named):
+            places = {"name": _to_wire(name), "came_from": _to_wire(came_from)}
+            made.ask.CopyFrom(wire.Ask(named=_to_wire(named), **places))
     return made
 
 
@@ -76,7 +79,8 @@ def request_of(request: wire.MoveRequest) -> tuple[Request, Settings]:
             revoked = request.revoke
             found = Revoke(revoked.move, _place(revoked.name), _place(revoked.came_from))
         case "ask":
-            return Ask(_place(request.ask)), settings
+            asks = request.ask
+            return Ask(_place(asks.name), _place(asks.came_from), _place(asks.named)), settings
         case _:
             raise sdk.BadRequest("the request of a move has no kind that this version knows")
     if not found.move:
@@ -96,6 +100,11 @@ def reply_to_wire(reply: Reply) -> wire.MoveReply:
             return wire.MoveReply(revoked=wire.Revoked(move=move))
         case Refused(move, reason):
             return wire.MoveReply(refused=wire.Refused(move=move, reason=reason))
+        case Unknown(move):
+            return wire.MoveReply(unknown=wire.Unknown(move=move))
+        case Carries(move, place, first):
+            carries = wire.Opened(move=move, place=_to_wire(place), first=first)
+            return wire.MoveReply(carries=carries)
         case Nothing():
             return wire.MoveReply(nothing=wire.Nothing())
 
@@ -112,6 +121,11 @@ def reply_of(reply: wire.MoveReply) -> Reply:
             return Revoked(reply.revoked.move)
         case "refused":
             return Refused(reply.refused.move, reply.refused.reason)
+        case "unknown":
+            return Unknown(reply.unknown.move)
+        case "carries":
+            carries = reply.carries
+            return Carries(carries.move, _place(carries.place), carries.first)
         case "nothing":
             return Nothing()
     raise sdk.BadRequest("the target of a move answers what this version does not know")

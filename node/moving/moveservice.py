@@ -5,18 +5,30 @@ what its log and they say. Some moves run at once, others wait for their turn.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from duolog import _errors as sdk
-from duolog._background import Background
+from duolog._background import Background, all_of
 
 from duolog_server.ha.epochs import Epoch
 from duolog_server.ha.mover import OVER, Mover, Span, Start, State, move_id, resume
-from duolog_server.ha.moverevents import Commit, Reply, Request, Reserve, Row, Seen, Settled
+from duolog_server.ha.moverevents import (
+    Ask,
+    Commit,
+    Lost,
+    Opened,
+    Reply,
+    Request,
+    Reserve,
+    Seen,
+    Settled,
+    joined,
+)
 from duolog_server.ha.movetarget import to_publish
 from duolog_server.node.core.core import Core
 from duolog_server.node.moving.movecodec import Settings, reply_of, request_to_wire
@@ -30,6 +42,7 @@ from duolog_server.node.moving.runningmove import (
     RunningMove,
 )
 from duolog_server.node.replication.roles import Replication
+from duolog_server.node.wire import moves_pb2 as wire
 from duolog_server.store.metadata import LITE
 from duolog_server.store.moves import Moves, Place
 from duolog_server.store.queueends import QueueKey
@@ -51,9 +64,10 @@ _OVER = frozenset(state.value for state in OVER)
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What ties moves to other groups. group: this one."""
+    """What ties moves to other groups. group: this one; groups: all that the registry shows."""
 
     group: str
+    groups: Callable[[], Collection[str]]
     others: OtherGroups
     rows: QueueRows
     passing: Holding
@@ -74,6 +88,7 @@ class MoveService:
         self._metadata = core.metadata
         self._replication = replication
         self._group = links.group
+        self._groups = links.groups
         self._others = links.others
         self._rows = links.rows
         self._passing = links.passing
@@ -89,7 +104,6 @@ class MoveService:
         self._tasks: set[asyncio.Task[None]] = set()  # of this mastership
         self._moves: dict[QueueKey, RunningMove] = {}
         self._moved: set[QueueKey] = set()  # sealed queues that were held or passed on
-        self._forked: set[QueueKey] = set()  # logged
         self._slots = asyncio.Semaphore(MOVES_AT_ONCE)
         self._number = 0
         self._settled = asyncio.Event()
@@ -176,25 +190,75 @@ class MoveService:
 
     def _resume(self, epoch: Epoch, rows: Rows) -> None:
         """Take up what the rows say of queues of this group, and at first what its seals say."""
-        moves = self._metadata.stored_moves
-        places = set(self._moved) if not self._settled.is_set() else set()
-        for (topic, _), seen in rows.items():
-            row = seen.row
-            if row is None or not row.move or row.at.group != self._group:
-                continue
-            if moves.seal_of(topic, row.at.queue_id) is None:
-                places.add((topic, row.at.queue_id))
+        moves, places = self._metadata.stored_moves, set(self._named(rows))
+        places |= set(self._unnamed(rows)) if self._settled.is_set() else self._moved
         for topic, queue_id in sorted(places):
-            if self._is_moving(topic, queue_id):
-                continue
-            at = Place(self._group, queue_id)
-            span = Span.of(moves, topic, at)
-            start = Start(epoch, moves, rows.get((topic, span.name), Seen()))
-            mover = resume(start, topic, at)
-            if mover is not None and mover.state is State.DONE:
-                self._passing.release(topic, queue_id, mover.to)
-            elif mover is not None:
-                self._continue(RunningMove(self._ports, topic, span, mover.target), mover)
+            if not self._is_moving(topic, queue_id):
+                name = Span.of(moves, topic, Place(self._group, queue_id)).name
+                seen = rows.get((topic, name), Seen())
+                self._take_up(Start(epoch, moves, seen), (topic, queue_id))
+
+    def _take_up(self, start: Start, queue: QueueKey) -> None:
+        """Continue with a queue by the log and its row, if there is something to be done."""
+        (topic, queue_id), at = queue, Place(self._group, queue[1])
+        mover = resume(start, topic, at)
+        if mover is None:
+            return
+        if mover.state is State.DONE:
+            self._passing.release(topic, queue_id, mover.to)
+            return
+        if mover.state is State.ASKING:
+            log.warning(
+                "the log lacks that a queue moved: other groups are asked",
+                topic=topic,
+                queue_id=queue_id,
+                target=mover.target,
+            )
+        span = Span.of(start.moves, topic, at)
+        self._continue(RunningMove(self._ports, topic, span, mover.target), mover)
+
+    def _named(self, rows: Rows) -> Iterator[QueueKey]:
+        """The places of this group that take puts of names with a row, in any state."""
+        moves, births = self._metadata.stored_moves, self._metadata.births.topics
+        guests: dict[tuple[str, Place], list[int]] = defaultdict(list)
+        for topic in {topic for topic, _ in rows}:
+            for queue_id, guest in moves.guests.get(topic, {}).items():
+                guests[topic, guest.name].append(queue_id)
+        for (topic, name), seen in rows.items():
+            row, known = seen.row, self._metadata.topics.get(topic)
+            if row is not None and row.move and row.at.group == self._group:
+                here = [row.at.queue_id]
+            elif known is None or topic in births:
+                continue  # it may be a row of a topic that was deleted
+            else:
+                is_own = name.group == self._group and name.queue_id < known.queues
+                here = [*([name.queue_id] if is_own else ()), *guests.get((topic, name), ())]
+            for queue_id in here:
+                if moves.seal_of(topic, queue_id) is None:
+                    yield topic, queue_id
+
+    def _unnamed(self, rows: Rows) -> Iterator[QueueKey]:
+        """Sealed queues of which no row says what comes behind them: it may be lost."""
+        moves = self._metadata.stored_moves
+        for topic, seals in moves.seals.items():
+            for queue_id in seals:
+                at = Place(self._group, queue_id)
+                row = rows.get((topic, Span.of(moves, topic, at).name), Seen()).row
+                if row is None or row.at == at:
+                    yield topic, queue_id
+
+    def lost(self, topic: str, queue_id: int) -> None:
+        """The place behind a sealed queue does not know of it: find out what there is."""
+        master, move = self._replication.master, self._moves.get((topic, queue_id))
+        if master is None or not self._settled.is_set():
+            return
+        if move is not None and not move.is_over:
+            move.step(Lost())
+            return
+        log.warning("the place behind a queue does not know of it", topic=topic, queue_id=queue_id)
+        moves = self._metadata.stored_moves
+        if moves.seal_of(topic, queue_id) is not None:
+            self._take_up(Start(master.epoch, moves, Seen()), (topic, queue_id))
 
     def _continue(self, move: RunningMove, mover: Mover) -> None:
         move.resume(mover)
@@ -234,11 +298,9 @@ class MoveService:
             await self._publish(moves, (topic, queue_id), rows)
         for (topic, name), seen in rows.items():
             row, exists = seen.row, self._metadata.exists(topic)
-            if row is None or self._group not in (name.group, row.at.group):
+            if row is None or row.move or row.at.group != self._group:
                 continue
-            if row.at.group != self._group:
-                self._check_sealed(topic, row)
-            elif not row.move and not (exists and self._has(topic, name, row.at)):
+            if not (exists and self._has(topic, name, row.at)):
                 await self._rows.remove(topic, name, seen.revision)
 
     async def _note_gone(self, moves: Moves) -> None:
@@ -252,7 +314,7 @@ class MoveService:
     def _has(self, topic: str, name: Place, at: Place) -> bool:
         """Whether a queue of this group carries a name; not if the topic was made again."""
         guest = self._metadata.tables.moves.guest_of(topic, at.queue_id)
-        return at == name if guest is None else guest.name == name
+        return at == name if guest is None else guest.name == name and guest.first is not None
 
     async def _publish(self, moves: Moves, queue: QueueKey, rows: Rows) -> None:
         """Write the row of a queue if the registry lost it, or has an older one."""
@@ -262,29 +324,40 @@ class MoveService:
         if row is not None and row != seen.row:
             await self._rows.commit(topic, Commit(row, seen.revision))
 
-    def _check_sealed(self, topic: str, row: Row) -> None:
-        """Log that a queue has moved by its row, and not by this log; not of an older topic."""
-        queue = topic, row.name.queue_id
-        is_known = self._metadata.exists(topic) and topic not in self._metadata.births.topics
-        sealed = self._metadata.stored_moves.seal_of(*queue) is not None
-        if is_known and not sealed and queue not in self._forked:
-            self._forked.add(queue)
-            log.error(
-                "the log has lost that a queue moved",
-                topic=topic,
-                queue_id=row.name.queue_id,
-                target=row.at.group,
-            )
-
     def _is_moving(self, topic: str, queue_id: int) -> bool:
         move = self._moves.get((topic, queue_id))
         return move is not None and not move.is_over
 
     async def _ask(self, topic: str, target: str, request: Request) -> Reply:
         """A target's answer. Raises DuologError without one."""
+        if isinstance(request, Ask):
+            return await self._ask_all(topic, request)
         settings = self._settings(topic) if isinstance(request, Reserve) else Settings({})
         asked = request_to_wire(topic, request, settings)
         return reply_of(await self._others.ask(target, asked, CALL_SECONDS))
+
+    async def _ask_all(self, topic: str, request: Ask) -> Reply:
+        """What the other groups say together.
+
+        Raises DuologError while one of them is silent, unless the queue continues at another one.
+        """
+        groups = {*self._groups()} - {self._group}
+        named = request.named.group
+        if named not in (*groups, self._group) or not groups:
+            raise sdk.Unavailable(f"the registry does not show group {named}, which has the queue")
+        asked = request_to_wire(topic, request, Settings({}))
+        answers = await all_of(*(self._answer(group, asked) for group in sorted(groups)))
+        replies = [answer for answer in answers if not isinstance(answer, sdk.DuologError)]
+        silent = [answer for answer in answers if isinstance(answer, sdk.DuologError)]
+        if silent and not any(isinstance(reply, Opened) for reply in replies):
+            raise silent[0]
+        return joined(replies)
+
+    async def _answer(self, group: str, asked: wire.MoveRequest) -> Reply | sdk.DuologError:
+        try:
+            return reply_of(await self._others.ask(group, asked, CALL_SECONDS))
+        except sdk.DuologError as error:
+            return error
 
     def _settings(self, topic: str) -> Settings:
         """The topic, and the consumer groups that have offsets in it."""

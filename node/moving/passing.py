@@ -172,6 +172,8 @@ class Passing:
     ) -> None:
         """start: begins background work."""
         self.queues: dict[QueueKey, _Queue] = {}
+        # Called when the place behind a queue turns out to be lost.
+        self.lost: list[Callable[[QueueKey], None]] = []
         self._log = log
         self._admission = admission
         self._streams = streams
@@ -397,6 +399,11 @@ class Passing:
             raise sdk.Unavailable(f"an answer cannot be read: {error.reason}") from None
         self.end(put, put.result.status, answer.reason)
 
+    def place_lost(self, put: _Put) -> None:
+        """Where it was sent to, nothing is continued."""
+        for lost in self.lost:
+            lost((put.batch.topic, put.sent.from_queue))
+
     def end(self, put: _Put, status: PutMessageStatus, reason: str = "") -> None:
         """The outcome of a put is known, or never will be."""
         if self._open.pop(put.number, None) is None:
@@ -546,6 +553,8 @@ class _Line:
                 raise sdk.Unavailable(f"it answered {answer.id}, which it was not sent")
             if status_of(answer) in NOT_STORED:
                 self._comes_back(target, put, answer.reason)
+                if answer.no_place and put is not None:
+                    self._passing.place_lost(put)
                 continue
             if target in self._back and target not in self._blocked:
                 self._comes_through(target)

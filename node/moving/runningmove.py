@@ -25,6 +25,7 @@ from duolog_server.ha.moverevents import (
     Event,
     Held,
     Hold,
+    Lost,
     NotSealed,
     Opened,
     Refused,
@@ -40,16 +41,14 @@ from duolog_server.node.engine.storetimes import StoreTimes
 from duolog_server.node.moving.queuerows import QueueRows
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.errors import StoreError
-from duolog_server.store.moves import Place, Seal
+from duolog_server.store.moves import Place
 
 log = structlog.get_logger("duolog.moves")
 
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.05, 1.0
-STRANDED_SECONDS = 30.0  # between two questions to a target that contradicts: it stores a note each
 SEAL_SECONDS = 30.0  # within which a move has sealed its queue, or is aborted
 WAITING = "WAITING"
 ENDING = frozenset({State.REVOKING, State.CLEARING})
-UNSEALED = frozenset({State.PREPARING, State.RESERVING})
 
 
 class Holding(Protocol):
@@ -112,7 +111,7 @@ class RunningMove:
         self.span = span
         self.target = target
         self.mover: Mover | None = None  # before its turn
-        self.told = asyncio.Event()  # it is over, or stranded, or its mastership has ended
+        self.told = asyncio.Event()  # it is over, or its mastership has ended
         self.is_dropped = False  # by the end of its mastership
         self._ports = ports
         self._verdict = ""  # why it ended or cannot continue
@@ -139,7 +138,7 @@ class RunningMove:
     @property
     def is_unsealed(self) -> bool:
         """Whether it may be aborted."""
-        return self.mover is None or self.mover.state in UNSEALED
+        return self.mover is None or self.mover.is_unsealed
 
     @property
     def is_ending(self) -> bool:
@@ -174,10 +173,10 @@ class RunningMove:
     # -- events ------------------------------------------------------------------------------------
 
     def resume(self, mover: Mover) -> None:
-        """Continue what a former master began. Its puts, if they wait, are held already."""
+        """Continue what a former master began, or what a log or the registry tells of."""
         self.mover = mover
         if mover.holds:
-            self._held_since = self._ports.times.mono_ms()
+            self._hold()
         elif mover.state is State.REVOKING:
             self._verdict = "the master that began it had not sealed the queue: begin it again"
 
@@ -228,7 +227,9 @@ class RunningMove:
             self.abort(self._verdict)
         elif self.mover is not None and self.mover.holds:
             self._release(None)
-            self.mover = replace(self.mover, state=State.REVOKING, settled=True)
+            asks = not self.mover.move  # what it asks for is not to be revoked
+            state = State.ENDED if asks else State.REVOKING
+            self.mover = replace(self.mover, state=state, settled=True)
             self._next = None
             self.step(Retry())
         elif self.mover is not None and self.mover.moved_to is not None:
@@ -245,6 +246,13 @@ class RunningMove:
                 self.mover = replace(self.mover, state=State.ENDED)
                 return self._perform(())
         self.mover, effects = self.mover.step(event)
+        match event:
+            case Answered(Refused(_, reason)) if before is State.RENEWING:
+                self._trouble = reason
+            case Lost() if self.mover.holds:
+                self._hold()
+            case Sealed() if self.mover.first >= 0 or self.mover.replaces:
+                self._sealed_again()
         if self.mover.state is not before:
             log.debug("move", state=self.mover.state.value, move=self.mover.move, topic=self.topic)
         self._perform(effects)
@@ -255,15 +263,31 @@ class RunningMove:
                 case Release(place):
                     self._release(place)
                 case Report(reason):
-                    self._report(reason)
+                    self._verdict = reason
                 case _:
                     self._next = effect
                     self._wake.set()
         assert self.mover is not None, "its turn has come"
         if self.mover.state in OVER:
             self._over()
-        if self.mover.state in (*OVER, State.STRANDED):
+        if self.mover.state in OVER:
             self.told.set()
+
+    def _sealed_again(self) -> None:
+        """Say what a log that was set back has lost of the queue, or stored beside the next place.
+
+        Where that place was lost, it begins anew where it began.
+        """
+        mover = self.mover
+        assert mover is not None, "it has sealed"
+        log.warning(
+            "a queue that had moved is sealed again",
+            topic=self.topic,
+            queue_id=self.span.at.queue_id,
+            queue_end=mover.end,
+            target=str(mover.to),
+            next_first=mover.first if mover.first >= 0 else mover.end,
+        )
 
     def _over(self) -> None:
         assert self.mover is not None, "its turn has come"
@@ -296,17 +320,6 @@ class RunningMove:
         self._pause_ms, self._held_since = self._paused_ms(), None
         self._ports.passing.release(self.topic, self.span.at.queue_id, place)
 
-    def _report(self, reason: str) -> None:
-        if reason != self._verdict:
-            log.error(
-                "a move needs an operator",
-                topic=self.topic,
-                queue_id=self.span.at.queue_id,
-                target=self._target,
-                reason=reason,
-            )
-        self._verdict = reason
-
     @property
     def _target(self) -> str:
         return self.mover.target if self.mover is not None else self.target
@@ -332,8 +345,7 @@ class RunningMove:
                     continue
             elif isinstance(effect, Hold) and isinstance(self._next, Append):
                 continue  # no put comes between
-            stranded = self.mover.state is State.STRANDED
-            await self._pause(STRANDED_SECONDS if stranded else pause)
+            await self._pause(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
             self._again(effect)
         if self._gone:
@@ -386,8 +398,8 @@ class RunningMove:
                     event = Answered(await asked)
                 case Hold():
                     event = self._held()
-                case Append(seal):
-                    event = await self._sealed(seal)
+                case Append():
+                    event = await self._sealed(effect)
                 case _:
                     raise AssertionError(f"{effect} is done at once")
         except (sdk.DuologError, StoreError) as error:
@@ -404,15 +416,15 @@ class RunningMove:
             raise refused
         return Held(self._ports.next_offset(self.topic, self.span.at.queue_id))
 
-    async def _sealed(self, seal: Seal) -> Sealed | NotSealed | None:
+    async def _sealed(self, append: Append) -> Sealed | NotSealed | None:
         """Store a seal, and wait until it is confirmed, however long that takes."""
-        metadata, queue_id = self._ports.metadata, self.span.at.queue_id
+        metadata, queue_id, seal = self._ports.metadata, self.span.at.queue_id, append.seal
         try:
-            offset = metadata.store_seal(self.topic, queue_id, seal)
+            offset = metadata.store_seal(self.topic, queue_id, seal, append.replaces)
         except (sdk.DuologError, StoreError):
             # Surely not stored. Unless the target has begun, puts need not wait for the next
             # attempt, and fail for the same reason, such as a full disk.
-            if self.mover is not None and self.mover.is_own:
+            if self.mover is not None and not self.mover.has_begun:
                 self._release(None)
             raise
         while True:

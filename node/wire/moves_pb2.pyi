@@ -25,8 +25,8 @@ class MoveRequest(_message.Message):
     reserve: Reserve
     open: Open
     revoke: Revoke
-    ask: Place
-    def __init__(self, topic: _Optional[str] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., revoke: _Optional[_Union[Revoke, _Mapping]] = ..., ask: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+    ask: Ask
+    def __init__(self, topic: _Optional[str] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., revoke: _Optional[_Union[Revoke, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ...) -> None: ...
 
 class Reserve(_message.Message):
     __slots__ = ("move", "name", "came_from", "topic_settings", "groups")
@@ -60,19 +60,33 @@ class Revoke(_message.Message):
     came_from: Place
     def __init__(self, move: _Optional[str] = ..., name: _Optional[_Union[Place, _Mapping]] = ..., came_from: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
 
+class Ask(_message.Message):
+    __slots__ = ("name", "came_from", "named")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CAME_FROM_FIELD_NUMBER: _ClassVar[int]
+    NAMED_FIELD_NUMBER: _ClassVar[int]
+    name: Place
+    came_from: Place
+    named: Place
+    def __init__(self, name: _Optional[_Union[Place, _Mapping]] = ..., came_from: _Optional[_Union[Place, _Mapping]] = ..., named: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+
 class MoveReply(_message.Message):
-    __slots__ = ("reserved", "opened", "revoked", "refused", "nothing")
+    __slots__ = ("reserved", "opened", "revoked", "refused", "nothing", "unknown", "carries")
     RESERVED_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     REVOKED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     NOTHING_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    CARRIES_FIELD_NUMBER: _ClassVar[int]
     reserved: Reserved
     opened: Opened
     revoked: Revoked
     refused: Refused
     nothing: Nothing
-    def __init__(self, reserved: _Optional[_Union[Reserved, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., nothing: _Optional[_Union[Nothing, _Mapping]] = ...) -> None: ...
+    unknown: Unknown
+    carries: Opened
+    def __init__(self, reserved: _Optional[_Union[Reserved, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., nothing: _Optional[_Union[Nothing, _Mapping]] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., carries: _Optional[_Union[Opened, _Mapping]] = ...) -> None: ...
 
 class Reserved(_message.Message):
     __slots__ = ("move", "place")
@@ -109,6 +123,12 @@ class Refused(_message.Message):
 class Nothing(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Unknown(_message.Message):
+    __slots__ = ("move",)
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    move: str
+    def __init__(self, move: _Optional[str] = ...) -> None: ...
 
 class Delivery(_message.Message):
     __slots__ = ("id", "topic", "queue_id", "bodies", "body_offsets", "properties", "property_offsets", "born_time", "born_host", "flag", "sysflag", "reconsume_times", "prepared_offset", "producer", "sequence", "fields", "expect_offset", "again", "repeat", "no_wait", "placed", "resume", "source", "epoch", "from_queue")
@@ -165,7 +185,7 @@ class Delivery(_message.Message):
     def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., born_time: _Optional[int] = ..., born_host: _Optional[str] = ..., flag: _Optional[int] = ..., sysflag: _Optional[int] = ..., reconsume_times: _Optional[int] = ..., prepared_offset: _Optional[int] = ..., producer: _Optional[bytes] = ..., sequence: _Optional[int] = ..., fields: _Optional[bytes] = ..., expect_offset: _Optional[int] = ..., again: _Optional[bool] = ..., repeat: _Optional[bool] = ..., no_wait: _Optional[bool] = ..., placed: _Optional[bool] = ..., resume: _Optional[bool] = ..., source: _Optional[str] = ..., epoch: _Optional[int] = ..., from_queue: _Optional[int] = ...) -> None: ...
 
 class Delivered(_message.Message):
-    __slots__ = ("id", "status", "reason", "queue_offset", "physical_offset", "store_time", "count", "known", "store_host", "remoting_host", "stored_at", "places")
+    __slots__ = ("id", "status", "reason", "queue_offset", "physical_offset", "store_time", "count", "known", "store_host", "remoting_host", "stored_at", "no_place", "places")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +197,7 @@ class Delivered(_message.Message):
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     REMOTING_HOST_FIELD_NUMBER: _ClassVar[int]
     STORED_AT_FIELD_NUMBER: _ClassVar[int]
+    NO_PLACE_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     id: int
     status: str
@@ -189,8 +210,9 @@ class Delivered(_message.Message):
     store_host: str
     remoting_host: str
     stored_at: Place
+    no_place: bool
     places: bytes
-    def __init__(self, id: _Optional[int] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., count: _Optional[int] = ..., known: _Optional[_Iterable[_Union[Known, _Mapping]]] = ..., store_host: _Optional[str] = ..., remoting_host: _Optional[str] = ..., stored_at: _Optional[_Union[Place, _Mapping]] = ..., places: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., count: _Optional[int] = ..., known: _Optional[_Iterable[_Union[Known, _Mapping]]] = ..., store_host: _Optional[str] = ..., remoting_host: _Optional[str] = ..., stored_at: _Optional[_Union[Place, _Mapping]] = ..., no_place: _Optional[bool] = ..., places: _Optional[bytes] = ...) -> None: ...
 
 class Known(_message.Message):
     __slots__ = ("count", "queue_offset")
@@ -223,11 +245,13 @@ class CrossRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., group: _Optional[str] = ..., group_settings: _Optional[bytes] = ..., resets: _Optional[int] = ..., crossed: _Optional[int] = ..., close: _Optional[bool] = ..., end: _Optional[bool] = ..., begin: _Optional[int] = ...) -> None: ...
 
 class CrossReply(_message.Message):
-    __slots__ = ("resets", "open", "end")
+    __slots__ = ("resets", "open", "end", "no_place")
     RESETS_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    NO_PLACE_FIELD_NUMBER: _ClassVar[int]
     resets: int
     open: bool
     end: int
-    def __init__(self, resets: _Optional[int] = ..., open: _Optional[bool] = ..., end: _Optional[int] = ...) -> None: ...
+    no_place: bool
+    def __init__(self, resets: _Optional[int] = ..., open: _Optional[bool] = ..., end: _Optional[int] = ..., no_place: _Optional[bool] = ...) -> None: ...

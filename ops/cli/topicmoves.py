@@ -106,7 +106,7 @@ async def _aborted(client: "Client", topic: str, queue: str, to: str, wait: floa
 
 
 async def _watched(client: "Client", begun: "QueueMove", wait: float) -> "QueueMove":
-    """A move once it is over or stalls; its states on the way are shown."""
+    """A move once it is over; its states on the way are shown."""
     from duolog_server.ops.inspection.moves import followed
 
     last = begun
@@ -120,7 +120,7 @@ async def _watched(client: "Client", begun: "QueueMove", wait: float) -> "QueueM
 def _tell(moved: "QueueMove") -> None:
     """How a move went. Fails the command if it did not move."""
     if not moved.has_moved:
-        _fail(moved, "has not moved" if moved.is_over else "stalls, and messages for it wait")
+        _fail(moved, "has not moved")
     output.told(
         _move_row(moved),
         f"moved: {moved.topic} {moved.source} ends at {moved.end} and continues at {moved.to}; "
@@ -131,7 +131,7 @@ def _tell(moved: "QueueMove") -> None:
 def _tell_aborted(ended: "QueueMove") -> None:
     """How an abort went. Fails the command if the queue moved all the same."""
     if ended.state != "ENDED":
-        _fail(ended, "was sealed before, and moves" if ended.has_moved else "stalls")
+        _fail(ended, "was sealed before, and moves")
     output.told(_move_row(ended), f"aborted: {ended.topic} {ended.source} takes messages as before")
 
 

@@ -28,7 +28,6 @@ from duolog_server.ops.inspection.topics import parts_of
 POLL_SECONDS = 0.5
 SOON_SECONDS = 1.0
 LOST_SECONDS = 5.0  # that a new master has to take up the moves of the one before
-STRANDED = "STRANDED"  # the state of a move that an operator has to look at
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +184,14 @@ def _readers(
 
 
 async def followed(client: Client, move: QueueMove, seconds: float) -> AsyncIterator[QueueMove]:
-    """A move whenever its state is another one, until it is over or stalls.
+    """A move whenever its state is another one, until it is over.
 
     Raises Timeout after `seconds`, and BadRequest if no master knows of the move any more.
     """
     yield move
     loop = asyncio.get_running_loop()
     heard = began = loop.time()
-    while not move.is_over and move.state != STRANDED:
+    while not move.is_over:
         if loop.time() - began >= seconds:
             why = f" ({move.reason})" if move.reason else ""
             raise Timeout(f"the move is {move.state} after {seconds:g} s{why}; it continues")

@@ -6,11 +6,13 @@ from duolog_server.ha.mover import Mover, Span, Start, State, begin, resume
 from duolog_server.ha.moverevents import (
     Abort,
     Answered,
+    Carries,
     Committed,
     Conflict,
     Effect,
     Event,
     Held,
+    Lost,
     Nothing,
     NotSealed,
     Opened,
@@ -22,6 +24,7 @@ from duolog_server.ha.moverevents import (
     Sealed,
     Seen,
     Settled,
+    Unknown,
 )
 from duolog_server.store.moves import Moves, Place
 from tests.ha.scenes import Scene, names
@@ -34,6 +37,8 @@ SPAN = Span(HERE, HERE)
 PREPARED = Row(HERE, HERE, "a-2-1", "b")
 DONE = Row(HERE, THERE)
 CLEAR = Row(HERE, HERE)
+LATER = Place("c", 1)
+DOUBTED = Row(HERE, LATER)
 SEAL = {"topic": TOPIC, "queue": 3, "end": 10, "group": "b", "to": 4, "move": "a-2-1"}
 
 RESERVING: tuple[Event, ...] = (Committed(PREPARED, 7),)
@@ -41,6 +46,7 @@ SEALING: tuple[Event, ...] = (*RESERVING, Answered(Reserved("a-2-1", THERE)), He
 OPENING: tuple[Event, ...] = (*SEALING, Sealed())
 WITNESSING: tuple[Event, ...] = (*OPENING, Answered(Opened("a-2-1", THERE, 10)))
 REVOKING: tuple[Event, ...] = (*RESERVING, Abort())
+RENEWING: tuple[Event, ...] = (*OPENING, Answered(Unknown("a-2-1")))
 CLEARING: tuple[Event, ...] = (*REVOKING, Answered(Revoked("a-2-1")))
 
 PATHS: dict[State, tuple[Event, ...]] = {
@@ -53,7 +59,7 @@ PATHS: dict[State, tuple[Event, ...]] = {
     State.REVOKING: REVOKING,
     State.CLEARING: CLEARING,
     State.ENDED: (*CLEARING, Committed(CLEAR, 8)),
-    State.STRANDED: (*OPENING, Answered(Revoked("a-2-1"))),
+    State.RENEWING: RENEWING,
 }
 OWN_ROW = {State.PREPARING: PREPARED, State.WITNESSING: DONE, State.CLEARING: CLEAR}
 EVENTS: dict[str, Event] = {
@@ -61,8 +67,7 @@ EVENTS: dict[str, Event] = {
     "Conflict: there is no row": Conflict(Seen()),
     "Conflict: the row names another move": Conflict(Seen(Row(HERE, HERE, "a-2-0", "b"), 9)),
     "Conflict: the row names a later place": Conflict(Seen(Row(HERE, Place("c", 1)), 9)),
-    "Held: the queue ends where the seal does, or below": Held(10),
-    "Held: the queue ends beyond the seal": Held(11),
+    "Held": Held(10),
     "NotSealed": NotSealed(),
     "Sealed": Sealed(),
     "Answered Reserved": Answered(Reserved("a-2-1", THERE)),
@@ -70,8 +75,13 @@ EVENTS: dict[str, Event] = {
     "Answered Opened: at another offset": Answered(Opened("a-2-1", THERE, 9)),
     "Answered Revoked": Answered(Revoked("a-2-1")),
     "Answered Refused": Answered(Refused("a-2-1", "unknown")),
+    "Answered Unknown": Answered(Unknown("a-2-1")),
+    "Answered Carries: the place that the row names": Answered(Carries("c-1-1", LATER, 20)),
     "Answered Nothing": Answered(Nothing()),
     "Answered Reserved: of another move": Answered(Reserved("a-1-1", THERE)),
+    "Answered Reserved: of the next id": Answered(Reserved("a-2-1.1", Place("b", 5))),
+    "Answered Revoked: of the next id": Answered(Revoked("a-2-1.1")),
+    "Lost: the next place knows nothing of this one": Lost(),
     "Retry": Retry(),
     "Abort": Abort(),
 }
@@ -85,9 +95,9 @@ def after(*events: Event) -> tuple[Mover, tuple[Effect, ...]]:
     return mover, effects
 
 
-def resumed(moves: Moves, row: Row | None, doubted: str = "") -> Mover:
+def resumed(moves: Moves, row: Row | None) -> Mover:
     """The move as the master of epoch 3 finds it."""
-    return known(resume(Start(3, moves, Seen(row, 5 if row else 0), doubted), TOPIC, HERE))
+    return known(resume(Start(3, moves, Seen(row, 5 if row else 0)), TOPIC, HERE))
 
 
 def sealed() -> Moves:
@@ -100,7 +110,7 @@ def sealed() -> Moves:
 def scenes() -> Iterator[Scene]:
     """Every event in every state."""
     for state in State:
-        mover = resumed(Moves(), None, "b") if state is State.ASKING else after(*PATHS[state])[0]
+        mover = resumed(Moves(), DOUBTED) if state is State.ASKING else after(*PATHS[state])[0]
         if state is State.ASKING:
             yield played(mover, "Settled: what the log held at its start is confirmed", Settled())
             mover, _ = mover.step(Settled())

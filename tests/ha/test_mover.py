@@ -21,13 +21,16 @@ from duolog_server.ha.moverevents import (
     Append,
     Ask,
     Call,
+    Carries,
     Commit,
     Committed,
     Conflict,
     Event,
     Held,
     Hold,
+    Lost,
     Nothing,
+    NotSealed,
     Open,
     Opened,
     Refused,
@@ -43,15 +46,20 @@ from duolog_server.ha.moverevents import (
     Sealed,
     Seen,
     Settled,
+    Unknown,
+    joined,
 )
 from duolog_server.ha.movetarget import is_absence, records_for, reply_to, row_of, to_publish
 from duolog_server.store.moves import Moves, Place, Seal
 from tests.ha.moverscenes import (
     CLEAR,
     DONE,
+    DOUBTED,
     HERE,
+    LATER,
     OPENING,
     PREPARED,
+    RENEWING,
     RESERVING,
     SEAL,
     SEALING,
@@ -63,7 +71,6 @@ from tests.ha.moverscenes import (
     resumed,
     sealed,
 )
-from tests.known import known
 
 
 def test_a_move_from_its_first_step_to_its_last() -> None:
@@ -139,24 +146,55 @@ def test_a_refused_reservation_is_revoked() -> None:
 def test_answers_to_other_moves_change_nothing() -> None:
     for events in (RESERVING, OPENING):
         mover, _ = after(*events)
-        for reply in (Reserved("a-2-0", THERE), Opened("a-2-0", THERE, 10), Revoked("a-2-0")):
+        for reply in (Reserved("a-2-0", THERE), Unknown("a-2-0"), Revoked("a-2-0")):
             assert mover.step(Answered(reply)) == (mover, ())
 
 
-@pytest.mark.parametrize(
-    "reply", [Opened("a-2-1", THERE, 11), Refused("a-2-1", "begun at offset 11"), Revoked("a-2-1")]
-)
-def test_a_target_that_contradicts_the_seal_leaves_puts_waiting_and_is_reported(
-    reply: Any,
-) -> None:
+def test_a_move_is_aborted_while_no_seal_of_it_may_be_stored() -> None:
+    mover, effects = after(*SEALING, NotSealed(), Abort())
+    assert effects == (Release(None), Call(Revoke("a-2-1", HERE, HERE)))
+    assert (mover.state, mover.holds) == (State.REVOKING, False)
+
+
+# -- a target that was set back --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reply", [Unknown("a-2-1"), Revoked("a-2-1")])
+def test_a_guest_that_the_target_lost_is_reserved_anew_and_the_seal_replaced(reply: Reply) -> None:
     mover, effects = after(*OPENING, Answered(reply))
-    assert mover.state is State.STRANDED
+    assert (mover.state, mover.holds) == (State.RENEWING, True)
+    assert effects == (Call(Reserve("a-2-1.1", HERE, HERE)),)
+    mover, effects = mover.step(Answered(Reserved("a-2-1.1", Place("b", 5))))
+    assert effects == (Hold(),)
+    mover, effects = mover.step(Held(10))
+    assert effects == (Append(Seal(10, Place("b", 5), "a-2-1.1"), "a-2-1"),)
+    mover, effects = mover.step(Sealed())
+    assert effects == (Call(Open("a-2-1.1", 10)),)
+    mover, effects = mover.step(Answered(Opened("a-2-1.1", Place("b", 5), 10)))
+    assert effects == (Release(Place("b", 5)), Commit(Row(HERE, Place("b", 5)), 7))
+
+
+def test_a_guest_that_was_lost_again_or_whose_new_id_was_used_up_gets_the_next_id() -> None:
+    mover, effects = after(*RENEWING, Answered(Revoked("a-2-1.1")))
+    assert effects == (Call(Reserve("a-2-1.2", HERE, HERE)),)
+    assert mover.replaces == "a-2-1"
+
+
+@pytest.mark.parametrize("events", [OPENING, RENEWING])
+def test_another_guest_that_has_begun_is_taken_and_the_seal_replaced(
+    events: tuple[Event, ...],
+) -> None:
+    found = Opened("a-2-0", Place("b", 9), 8)
+    mover, effects = after(*events, Answered(found))
+    assert effects == (Hold(),)
+    _, effects = mover.step(Held(10))
+    assert effects == (Append(Seal(10, Place("b", 9), "a-2-0", 8), "a-2-1"),)
+
+
+def test_a_target_that_turns_out_to_be_lost_is_asked_again_and_puts_wait() -> None:
+    mover, effects = after(*WITNESSING, Lost())
+    assert effects == (Call(Open("a-2-1", 10)),)
     assert mover.holds
-    (said,) = effects
-    assert isinstance(said, Report)
-    assert "a-2-1" in said.reason
-    mover, effects = mover.step(Answered(Opened("a-2-1", THERE, 10)))
-    assert effects[0] == Release(THERE)
 
 
 # -- the row ---------------------------------------------------------------------------------------
@@ -235,45 +273,67 @@ def test_a_move_that_was_not_sealed_is_revoked_and_no_put_waits_for_the_target()
     assert mover.step(Answered(Revoked("a-2-1")))[1] == (Commit(CLEAR, 5),)
 
 
-@pytest.mark.parametrize("row", [None, CLEAR, DONE])
-def test_puts_wait_for_the_targets_word_where_the_seal_may_be_lost(row: Row | None) -> None:
-    mover = resumed(Moves(), row, "b")
+def test_a_lost_seal_is_made_again_where_the_queue_ends_now() -> None:
+    mover = resumed(Moves(), DONE)
     assert mover.state is State.ASKING
     assert mover.holds
     assert mover.step(Retry()) == (mover, ())  # a later master may still have the seal
     mover, effects = mover.step(Settled())
-    assert effects == (Call(Ask(HERE)),)
+    assert effects == (Call(Ask(HERE, HERE, THERE)),)
     begun, effects = mover.step(Answered(Opened("a-2-1", THERE, 10)))
     assert effects == (Hold(),)
-    assert begun.step(Held(8))[1] == (Append(Seal(10, THERE, "a-2-1")),)
-    assert begun.step(Held(8))[0].step(Sealed())[1] == (Call(Open("a-2-1", 10)),)
-    assert begun.step(Held(11))[0].state is State.STRANDED
-    released = mover.step(Answered(Nothing()))[1]
-    assert released[0] == Release(None)
-    assert released[1:] == ((Commit(CLEAR, 5),) if row == CLEAR else ())
+    for end in (8, 10, 11):
+        sealing, effects = begun.step(Held(end))
+        assert effects == (Append(Seal(end, THERE, "a-2-1", 10)),)
+        sealed_, effects = sealing.step(Sealed())
+        assert effects == (Call(Open("a-2-1", 10)),)
+        done, effects = sealed_.step(Answered(Opened("a-2-1", THERE, 10)))
+        assert (done.state, effects) == (State.DONE, (Release(THERE),))
+
+
+def test_where_the_places_between_are_lost_the_one_that_the_row_names_follows() -> None:
+    mover, _ = resumed(Moves(), DOUBTED).step(Settled())
+    mover, _ = mover.step(Answered(Carries("b-5-1", LATER, 20)))
+    _, effects = mover.step(Held(8))
+    assert effects == (Append(Seal(8, LATER, "b-5-1", 20)),)
+
+
+def test_where_nobody_has_what_the_row_says_puts_are_stored_and_the_row_is_written_anew() -> None:
+    mover, _ = resumed(Moves(), DOUBTED).step(Settled())
+    mover, effects = mover.step(Answered(Nothing()))
+    assert effects == (Release(None), Commit(CLEAR, 5))
+    ended, _ = mover.step(Conflict(Seen(Row(HERE, Place("d", 1)), 6)))
+    assert ended.state is State.ENDED  # that row is asked about by itself
 
 
 def test_a_row_that_is_older_than_the_log_concerns_no_later_place() -> None:
     moves = target("guest", "open")
     assert resume(Start(3, moves, Seen(PREPARED, 5)), TOPIC, THERE) is None
-    mover = known(resume(Start(3, moves, Seen(PREPARED, 5), "a"), TOPIC, THERE))
-    mover, effects = mover.step(Settled())[0].step(Answered(Nothing()))
-    assert (mover.state, effects) == (State.ENDED, (Release(None),))
+    moves.apply_seal({**SEAL, "queue": 4, "end": 20, "group": "a", "to": 9, "move": "b-5-1"})
+    guest = {"topic": TOPIC, "queue": 6, "group": "a", "of": 3, "from": ["a", 9], "move": "a-6-1"}
+    moves.apply_guest(guest)
+    moves.apply_open({**guest, "first": 30})
+    assert resume(Start(3, moves, Seen(DONE, 5)), TOPIC, Place("b", 6)) is None
 
 
-def test_a_source_that_lost_confirmed_records_has_every_move_revoked_by_its_name() -> None:
-    mover, effects = resumed(Moves(), PREPARED, "b").step(Settled())
-    assert effects == (Call(Ask(HERE)),)
+def test_a_source_that_lost_its_seal_has_what_is_reserved_revoked_by_its_name() -> None:
+    mover, _ = resumed(Moves(), DOUBTED).step(Settled())
     mover, effects = mover.step(Answered(Reserved("a-1-1", THERE)))
     assert effects == (Call(Revoke("a-1-1", HERE, HERE)),)
+    assert mover.target == "b"
     mover, effects = mover.step(Answered(Revoked("a-1-1")))
-    assert effects == (Call(Ask(HERE)),)
+    assert effects == (Call(Ask(HERE, HERE, LATER)),)
     assert mover.step(Answered(Reserved("a-1-1", THERE))) == (mover, ())  # an old answer
     assert mover.step(Answered(Reserved("a-3-1", THERE))) == (mover, ())  # a later master's move
     assert mover.holds
-    mover, effects = mover.step(Answered(Nothing()))
-    assert effects == (Release(None), Call(Revoke("a-2-1", HERE, HERE)))  # the one of the row
-    assert mover.step(Answered(Revoked("a-2-1")))[1] == (Commit(CLEAR, 5),)
+
+
+def test_what_has_begun_counts_before_what_is_reserved_and_that_before_the_rows_place() -> None:
+    begun, reserved = Opened("m", THERE, 5), Reserved("n", Place("c", 2))
+    carries = Carries("o", LATER, 7)
+    assert joined([Nothing(), reserved, begun, carries]) == begun
+    assert joined([carries, Nothing(), reserved]) == reserved
+    assert joined([Nothing(), carries]) == carries
 
 
 def test_a_guest_that_is_not_witnessed_yet_takes_puts() -> None:
@@ -323,11 +383,17 @@ def test_a_guest_is_reserved_then_opened() -> None:
     assert Span.of(moves, TOPIC, THERE) == Span(HERE, THERE, HERE)
 
 
-def test_a_second_beginning_at_another_offset_is_refused() -> None:
+def test_what_has_begun_does_not_begin_again_elsewhere_nor_under_another_move() -> None:
     moves = target("guest", "open")
-    reply = reply_to(moves, TOPIC, "b", Open("a-2-1", 11))
-    assert isinstance(reply, Refused)
-    assert "10" in reply.reason
+    begun = Opened("a-2-1", THERE, 10)
+    assert reply_to(moves, TOPIC, "b", Open("a-2-1", 11)) == begun
+    assert reply_to(moves, TOPIC, "b", Reserve("a-2-2", HERE, HERE)) == begun
+    moves = target("guest")
+    store(moves, Reserve("a-2-1.1", HERE, HERE), 5)
+    store(moves, OPEN)
+    assert reply_to(moves, TOPIC, "b", Open("a-2-1.1", 10)) == begun
+    assert store(moves, Open("a-2-1.1", 10)) == ["open"]
+    assert moves.first_of(TOPIC, 5) is None
 
 
 def test_what_has_begun_is_told_to_who_would_revoke_it() -> None:
@@ -360,15 +426,22 @@ def test_a_move_that_is_revoked_unreserved_leaves_no_name_that_never_was() -> No
 
 
 def test_a_source_that_knows_no_move_is_told_what_there_is() -> None:
-    assert reply_to(Moves(), TOPIC, "b", Ask(HERE)) == Nothing()
-    assert reply_to(target("guest"), TOPIC, "b", Ask(HERE)) == Reserved("a-2-1", THERE)
-    assert reply_to(target("guest", "open"), TOPIC, "b", Ask(HERE)) == Opened("a-2-1", THERE, 10)
-    assert reply_to(target("guest", "revoke"), TOPIC, "b", Ask(HERE)) == Nothing()
-    assert reply_to(target("guest"), TOPIC, "b", Ask(Place("a", 4))) == Nothing()
+    asked = Ask(HERE, HERE, HERE)
+    assert reply_to(Moves(), TOPIC, "b", asked) == Nothing()
+    assert reply_to(target("guest"), TOPIC, "b", asked) == Reserved("a-2-1", THERE)
+    assert reply_to(target("guest", "open"), TOPIC, "b", asked) == Opened("a-2-1", THERE, 10)
+    assert reply_to(target("guest", "revoke"), TOPIC, "b", asked) == Nothing()
+    other = replace(asked, came_from=Place("a", 4))
+    assert reply_to(target("guest"), TOPIC, "b", other) == Nothing()
 
 
 def test_what_the_tables_lack_is_told_apart_from_what_they_say() -> None:
-    lacking: list[Reply] = [Nothing(), Refused("a-2-1", "no queue is reserved for it")]
+    lacking: list[Reply] = [
+        Nothing(),
+        Unknown("a-2-1"),
+        Refused("a-2-1", "it is of type LITE"),
+        Carries("a-2-1", THERE, 10),
+    ]
     known_there: list[Reply] = [
         Reserved("a-2-1", THERE),
         Opened("a-2-1", THERE, 10),
@@ -384,10 +457,19 @@ def test_a_revocation_ends_no_other_move() -> None:
     assert reply_to(moves, TOPIC, "b", RESERVE) == Reserved("a-2-1", THERE)
 
 
-def test_a_queue_that_has_moved_here_cannot_move_here_again() -> None:
-    moves = target("guest", "open")
-    assert isinstance(reply_to(moves, TOPIC, "b", Reserve("a-2-2", HERE, HERE)), Refused)
-    assert isinstance(reply_to(Moves(), TOPIC, "b", OPEN), Refused)
+def test_a_move_that_nothing_is_reserved_for_is_unknown() -> None:
+    assert reply_to(Moves(), TOPIC, "b", OPEN) == Unknown("a-2-1")
+
+
+def test_the_place_that_a_row_names_is_told_if_it_takes_the_puts_of_the_name() -> None:
+    before = Place("c", 9)
+    moves, asked = target("guest", "open"), Ask(HERE, before, THERE)
+    assert reply_to(moves, TOPIC, "b", asked) == Carries("a-2-1", THERE, 10)
+    assert reply_to(moves, TOPIC, "b", replace(asked, name=before)) == Nothing()
+    assert reply_to(moves, TOPIC, "c", asked) == Nothing()
+    assert reply_to(target("guest"), TOPIC, "b", asked) == Nothing()
+    moves.apply_seal({**SEAL, "queue": 4, "end": 20, "group": "a", "to": 9, "move": "b-5-1"})
+    assert reply_to(moves, TOPIC, "b", asked) == Nothing()
 
 
 def test_a_registry_that_lost_its_rows_is_told_by_the_logs() -> None:

@@ -15,17 +15,19 @@ from tests.sim.test_planted import (
 WHOLE = {"PREPARING", "RESERVING", "SEALING", "OPENING", "WITNESSING", "DONE"}
 WHOLE |= {"put", "seal", "guest", "open"}
 GIVEN_UP = WHOLE | {"REVOKING", "CLEARING", "ENDED", "revoke"}
-# ASKING, in which puts wait for the target, only where an unclean election lost records.
-DOUBTED = GIVEN_UP | {"ASKING", "blank"}
+# ASKING and RENEWING, in which puts wait for other groups, only where records were lost.
+ASKED = GIVEN_UP | {"ASKING"}
 SEEN = {
     "failovers": GIVEN_UP,
     "batches": GIVEN_UP,
     "zombies": GIVEN_UP,
-    # STRANDED: a former master, whose move was revoked for the one that was elected uncleanly.
-    "unclean": DOUBTED | {"STRANDED"},
+    # RENEWING: a former master, whose move was revoked for the one that was elected uncleanly.
+    "unclean": ASKED | {"RENEWING"},
     # No messages here and in rows: what counts is which queues take puts.
-    "targets": (DOUBTED | {"STRANDED"}) - {"put", "blank", "REVOKING"},
-    "registry": DOUBTED,
+    "targets": (ASKED | {"RENEWING"}) - {"put"},
+    "guests": WHOLE | {"RENEWING"},
+    "both": (ASKED | {"RENEWING"}) - {"put"},
+    "registry": ASKED,
     "rows": GIVEN_UP - {"put"},
     "aborts": GIVEN_UP,
     "back": GIVEN_UP,

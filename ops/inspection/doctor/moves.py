@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from duolog import GroupDescription, GroupQueue, QueueMove, QueueMoves, QueuePlace, QueueSpan
 
 from duolog_server.ops.inspection.doctor.findings import ERROR, WARNING, Finding, age
-from duolog_server.ops.inspection.moves import STRANDED
 from duolog_server.store.groupproblems import Patience
 from duolog_server.store.grouptopics import RETRY
 
@@ -27,16 +26,7 @@ def diagnose_moves(moves: Iterable[QueueMove], now_ms: int) -> Iterator[Finding]
         where = f"queue {move.topic} {move.source}"
         told = f"its move to {move.target} (state {move.state})"
         why = f": {move.reason}" if move.reason else ""
-        if move.state == STRANDED:
-            yield Finding(
-                ERROR,
-                "move-stranded",
-                where,
-                f"{told} cannot continue, and messages that are sent to it wait{why}",
-                f"find the newest copy of the log of {move.target}: it contradicts what it said",
-                RUNBOOK,
-            )
-        elif move.pause_ms > HELD_MS:
+        if move.pause_ms > HELD_MS:
             yield Finding(
                 ERROR,
                 "move-holds",

@@ -193,8 +193,6 @@ def test_a_slave_tells_and_hears_nothing(world: World) -> None:
 @pytest.mark.parametrize(
     ("request_", "error"),
     [
-        (wire.CrossRequest(topic="T", queue_id=0, group=GROUP, crossed=2), sdk.Unavailable),
-        (wire.CrossRequest(topic="U", queue_id=1, group=GROUP, close=True), sdk.Unavailable),
         (wire.CrossRequest(topic="T", queue_id=1, group=GROUP, crossed=3), sdk.BadRequest),
         (
             wire.CrossRequest(

@@ -10,7 +10,16 @@ from duolog import _errors as sdk
 from duolog.testing._ports import free_endpoint
 
 from duolog_server.ha.mover import State, move_id
-from duolog_server.ha.moverevents import Commit, Open, Refused, Request, Reserve, Revoke, Row
+from duolog_server.ha.moverevents import (
+    Commit,
+    Nothing,
+    Open,
+    Refused,
+    Request,
+    Reserve,
+    Revoke,
+    Row,
+)
 from duolog_server.ha.movetarget import records_for, reply_to
 from duolog_server.ha.queuerows import row_key, row_to_bytes
 from duolog_server.ha.registry import Delete, Put, RegistryUnavailable, Transaction
@@ -44,10 +53,21 @@ class Target:
         self.deaf: set[type] = set()
         self.refuses = ""
         self.groups: list[Any] = []
+        self.silent: set[str] = set()  # groups
+
+    def holds(self, first: int) -> None:
+        """It has queue 4, which continues queue 0 of the source."""
+        guest = Guest(Place(A, 0), Place(A, 0), f"{A}-1-1")
+        self.moves.apply_guest(guest_record("T", 4, guest))
+        self.moves.apply_open({"topic": "T", "queue": 4, "move": guest.move, "first": first})
 
     async def ask(self, group: str, request: wire.MoveRequest, seconds: float) -> wire.MoveReply:
         asked, settings = request_of(request)
         self.asked.append((group, asked))
+        if group in self.silent:
+            raise sdk.Unavailable("no master")
+        if group != B:
+            return reply_to_wire(Nothing())
         if type(asked) in self.deaf:
             raise sdk.Unavailable("no answer")
         if isinstance(asked, Reserve):
@@ -136,6 +156,10 @@ class Source:
         value = json.loads(found.value)
         places = Place(*value["name"]), Place(*value["at"])
         return Row(*places, value.get("move", ""), value.get("target", ""))
+
+    def says(self, row: Row) -> None:
+        """The registry has this row."""
+        self.registry.commit(Transaction((), (Put(KEY, row_to_bytes(row)),)))
 
     def is_held(self, queue_id: int = 0) -> bool:
         return self.broker.moves._passing.is_held("T", queue_id)
@@ -356,32 +380,58 @@ async def test_puts_wait_while_no_change_is_taken(source: Source) -> None:
     metadata.refused = lambda: sdk.Busy("too few replicas")
     source.target.lost.clear()
     await source.reach(State.SEALING)
-    await until(lambda: "too few replicas" in source.broker.moves.progress()[0].reason)
     assert source.is_held()
+    assert (await task).state in ("SEALING", "REVOKING", "ENDED")
+    await source.reach(State.ENDED)
+    assert "Busy: too few replicas" in source.broker.moves.progress()[0].reason
     metadata.refused = taken
-    assert (await task).state == "DONE"
+    assert (await source.put(b"y")).status is PutMessageStatus.PUT_OK
+    assert (await source.begin()).state == "DONE"
 
 
-async def test_puts_wait_for_an_operator_where_the_target_contradicts_a_seal(
-    source: Source, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+async def test_a_guest_that_the_target_lost_before_it_began_is_reserved_anew(
+    source: Source, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As after an unclean election of the target; until it says otherwise."""
-    monkeypatch.setattr("duolog_server.node.moving.runningmove.STRANDED_SECONDS", 0.01)
+    await source.put(b"0")
     source.target.deaf.add(Open)
     task = source.begin()
     await source.reach(State.OPENING)
-    reserved = source.target.moves
     source.target.moves = Moves()
+    source.target.refuses = "it takes no queues now"
     source.target.deaf.clear()
-    progress = await task
-    assert (progress.state, progress.pause_ms > 0) == ("STRANDED", True)
-    assert "to b/4 at offset 0: no queue is reserved" in progress.reason
+    await source.reach(State.RENEWING)
+    await until(lambda: "takes no queues now" in source.broker.moves.progress()[0].reason)
     assert source.is_held()
-    assert capsys.readouterr().out.count("a move needs an operator") == 1
-    source.target.moves = reserved
-    await source.reach(State.DONE)
-    assert source.broker.moves.progress()[0].reason == ""
-    assert not source.is_held()
+    source.target.refuses = ""
+    progress = await task
+    assert (progress.state, progress.end, progress.to) == ("DONE", 1, Place(B, 4))
+    assert progress.move.endswith(".1")
+    assert source.row() == Row(Place(A, 0), Place(B, 4))
+    assert capsys.readouterr().out.count("a queue that had moved is sealed again") == 1
+
+
+async def test_a_guest_that_the_target_lost_since_is_reserved_anew(source: Source) -> None:
+    await source.put(b"0")
+    assert (await source.begin()).state == "DONE"
+    source.target.moves = Moves()
+    other = Guest(Place("c", 1), Place("c", 1), "c-1-1")
+    source.target.moves.apply_guest(guest_record("T", 4, other))
+    source.broker.moves.lost("T", 0)
+    assert source.is_held()
+    await until(lambda: source.state() == "DONE" and not source.is_held())
+    seal = source.broker.metadata.tables.moves.seal_of("T", 0)
+    assert seal is not None
+    assert (seal.end, seal.first, seal.following) == (1, 1, Place(B, 5))
+    await until(lambda: source.row() == Row(Place(A, 0), Place(B, 5)))
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_sealed_queue_of_which_no_row_tells_is_asked_about(source: Source) -> None:
+    assert (await source.begin()).state == "DONE"
+    source.target.moves = Moves()
+    source.registry.commit(Transaction((), (Delete(KEY),)))
+    await until(lambda: source.row() == Row(Place(A, 0), Place(B, 4)))
+    assert source.target.kinds[-3:] == ["Open", "Reserve", "Open"]
 
 
 async def test_only_the_master_of_this_mastership_writes_rows(
@@ -540,13 +590,46 @@ async def test_a_row_that_names_a_move_that_only_it_knows_is_cleared(source: Sou
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_log_that_lost_a_seal_is_logged(
-    source: Source, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("first", [1, 3])
+async def test_a_seal_that_the_log_lost_is_made_again_where_the_queue_ends_now(
+    source: Source, first: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = Row(Place(A, 0), Place(B, 4))
-    source.registry.commit(Transaction((), (Put(KEY, row_to_bytes(row)),)))
-    await until(lambda: source.broker.moves._forked)
-    assert capsys.readouterr().out.count("the log has lost that a queue moved") == 1
+    source.target.holds(first)
+    source.broker.moves._groups = lambda: (A, B, "c")
+    await source.put(b"0", b"1")
+    source.target.silent.add("c")
+    source.says(Row(Place(A, 0), Place(B, 4)))
+    await source.reach(State.DONE)
+    seal = source.broker.metadata.tables.moves.seal_of("T", 0)
+    assert seal is not None
+    assert (seal.end, seal.first, seal.following) == (2, first, Place(B, 4))
+    out = capsys.readouterr().out
+    assert out.count("the log lacks that a queue moved") == 1
+    assert out.count("a queue that had moved is sealed again") == 1
+
+
+@pytest.mark.usefixtures("quick")
+async def test_puts_wait_until_every_group_has_said_that_nothing_came_from_a_queue(
+    source: Source,
+) -> None:
+    source.broker.moves._groups = lambda: (A, B, "c")
+    source.target.silent.add("c")
+    source.says(Row(Place(A, 0), Place(B, 4)))
+    await source.reach(State.ASKING)
+    await until(lambda: source.target.kinds.count("Ask") > 4)
+    assert source.is_held()
+    source.target.silent.clear()
+    await until(lambda: source.row() == Row(Place(A, 0), Place(A, 0)))
+    assert not source.is_held()
+    assert (await source.put(b"x")).status is PutMessageStatus.PUT_OK
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_group_that_the_registry_does_not_show_is_waited_for(source: Source) -> None:
+    source.says(Row(Place(A, 0), Place(B, 4)))
+    await source.reach(State.ASKING)
+    await until(lambda: "does not show group b" in source.broker.moves.progress()[0].reason)
+    assert source.target.asked == []
 
 
 # -- topics that are deleted -----------------------------------------------------------------------

@@ -248,10 +248,6 @@ async def test_a_move_that_does_not_end_is_shown_and_continues(
     late = await run("move", "T", f"{A}/0", "--abort")
     assert late.exit_code == 1
     assert "nothing of T/0 can be aborted" in late.stderr
-    fake.known[0] = replace(fake.known[0], state="STRANDED", reason="it was lost")
-    stuck = await run("move", "T", f"{A}/0", "--to", B)
-    assert stuck.exit_code == 1
-    assert "stalls, and messages for it wait (STRANDED: it was lost)" in stuck.stderr
 
 
 async def test_a_move_is_aborted_before_its_seal(

@@ -1,6 +1,7 @@
 """Queues that move, and that moved, on the pages of the cluster and of a topic."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import duolog
@@ -25,16 +26,17 @@ async def test_pages_show_queues_that_move_and_that_moved(
             assert "Queues that move" not in (await at.get(page)).text
         await client.admin.move_queue("T", 1, B, group=A)
         own = broker_of(nodes[B]).moves
-        fake = with_fakes(nodes, stays="STRANDED")[B]
+        fake = with_fakes(nodes, stays="OPENING")[B]
         moving = asyncio.ensure_future(fake.begin("T", 0, A))
         await until(lambda: len(fake.known) == 1)
+        fake.known[0] = replace(fake.known[0], pause_ms=20_000.0)
         topic = (await at.get("/topics/T")).text
         assert f"<td>{B}/2</td>" in topic
         assert f"at {B}/2" in topic
         cluster = (await at.get("/")).text
         for text in (topic, cluster):
             assert f'<th scope="row">T {B}/0</th>' in text
-            assert "STRANDED" in text
-        assert f"Queue T {B}/0: its move to {A} (state STRANDED) cannot continue" in cluster
+            assert "OPENING" in text
+        assert f"Queue T {B}/0: its move to {A} (state OPENING) has held" in cluster
         moving.cancel()
         broker_of(nodes[B]).moves = own

@@ -350,7 +350,6 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
     "topic-read-only": (NOTE, "topic T", lambda: with_perm(4)),
     "topic-unreadable": (WARNING, "topic T", lambda: with_perm(2)),
     "no-consumers": (WARNING, "consumer group G", lambda: with_group(0, queue(0, **LATE))),
-    "move-stranded": (ERROR, "queue T g/0", lambda: moving("STRANDED", reason="it was lost")),
     "move-holds": (ERROR, "queue T g/0", lambda: moving("OPENING", pause_ms=10_001.0)),
     "move-lost": (ERROR, "queue T g/0", lambda: knows_only(SPANS[0])),
     "seal-lost": (ERROR, "queue T g/0", lambda: knows_only(SPANS[1])),
