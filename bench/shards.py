@@ -13,7 +13,7 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median, quantiles
@@ -46,7 +46,7 @@ def children(pid: int) -> list[int]:
     ]
 
 
-def cpu_seconds(pids: Sequence[int]) -> float:
+def cpu_seconds(pids: Iterable[int]) -> float:
     """Processor time that processes have had, with their threads that ended."""
     return sum(time.clock_gettime(~pid << 3 | CPUCLOCK_SCHED) for pid in pids)
 
@@ -111,9 +111,8 @@ async def measured(rounds: int, batches: int) -> list[Figure]:
         host, _, port = supervisor.endpoint.rpartition(":")
         supervisor.wait_port()
         supervisor.wait_listening(f"{host}:{int(port) + PORT_STEP}")
-        shards = [supervisor.pid, *children(supervisor.pid)]
-        both = [f"s-{number}" for number in range(SHARDS)]
-        ways = (([node.pid], [["one"]]), (shards, [[one] for one in both]), (shards, [both]))
+        both = {f"s-{number}": pid for number, pid in enumerate(children(supervisor.pid))}
+        ways = ([{"one": node.pid}], [{group: pid} for group, pid in both.items()], [both])
         async with duolog.Client(node.endpoint, timeout=60) as client:
             await led(client, {"one", *both})
             await client.admin.create_topic(TOPIC, 4)
@@ -121,21 +120,23 @@ async def measured(rounds: int, batches: int) -> list[Figure]:
                 for turn in range(rounds + 1):
                     cost = [0.0] * len(ways)
                     for way in range(len(ways))[:: 1 if turn % 2 else -1]:
-                        cost[way] = await costs_of(producer, *ways[way], batches)
+                        cost[way] = await cost_of(producer, ways[way], batches)
                     costs += [cost] if turn else []  # the first one warms up
     return [figure_of(costs, 1, "one after the other"), figure_of(costs, 2, "at the same time")]
 
 
-async def costs_of(
-    producer: duolog.Producer, pids: Sequence[int], steps: Sequence[Sequence[str]], batches: int
+async def cost_of(
+    producer: duolog.Producer, steps: Sequence[Mapping[str, int]], batches: int
 ) -> float:
-    """Processor time of a message, in seconds. steps: groups that are sent to at a time."""
+    """Processor time of a message, in seconds. steps: the groups that are sent to at a time, and
+    the processes of their masters.
+    """
     seconds = 0.0
     for groups in steps:
         take_pages(len(groups) * batches * BATCH * STORED_BYTES)
-        began = cpu_seconds(pids)
+        began = cpu_seconds(groups.values())
         await asyncio.gather(*(send(producer, group, batches) for group in groups))
-        seconds += cpu_seconds(pids) - began
+        seconds += cpu_seconds(groups.values()) - began
     return seconds / (batches * BATCH * sum(map(len, steps)))
 
 

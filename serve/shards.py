@@ -35,6 +35,7 @@ STOP_SECONDS = 60.0  # longest that one shard may take to stop
 # An error of the configuration, or of the disk: as cluster/systemd/duolog.service has it, a restart
 # mends neither.
 FINAL = (2, 74)
+CLEAN = frozenset((0, -signal.SIGTERM))  # the second of a node that has not begun to start
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +116,11 @@ class Shard:
     async def _run(self) -> int:
         """Start it; its exit status once it has ended. Raises OSError.
 
-        Its session is its own: Ctrl-C in the terminal is for the supervisor, which stops the
-        shards one by one.
+        Its process group is its own: Ctrl-C in the terminal is for the supervisor, which stops the
+        shards one by one. Its session is not: Linux shares processors out between sessions first.
         """
         process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+            *self._command, stdin=asyncio.subprocess.DEVNULL, process_group=0
         )
         log.info("a shard started", shard=self.number, pid=process.pid)
         async with asyncio.TaskGroup() as tasks:
@@ -186,7 +187,7 @@ async def run(plan: Plan) -> int:
 def status_of(statuses: Sequence[int]) -> int:
     """The exit status of all shards, of that of each."""
     final = [status for status in statuses if status in FINAL]
-    return final[0] if final else int(any(statuses))
+    return final[0] if final else int(not CLEAN.issuperset(statuses))
 
 
 def main() -> None:

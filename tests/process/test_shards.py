@@ -22,6 +22,7 @@ from tests.until import wait_until
 pytestmark = pytest.mark.process
 
 KIB_MAX = 30 << 10
+PORTS = 16  # of every four, two are given out
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -29,7 +30,8 @@ class Machine(ChildProcess):
     """The supervisor of two shards."""
 
     def __init__(self, directory: Path, registry: str) -> None:
-        self.listen, replication, self.metrics = free_ports(3)
+        self.listen = free_ports(PORTS)[0]  # no other test has one up to 20 above it
+        replication, self.metrics = self.listen + 1, self.listen + 4
         words = (
             *("node", "start", "--shards", "2", "--name", "m", "--data", directory / "data"),
             *("--role", "AUTO", "--registry", registry, "--listen", f"127.0.0.1:{self.listen}"),
@@ -133,9 +135,10 @@ def test_shards_end_with_a_supervisor_that_is_killed_and_the_next_one_has_their_
     machine.start()
     try:
         wait_until(machine.healthy, seconds=120)
+        assert machine.log.read_text().count("ready") == 2
         machine.kill()
-        machine.start()
-        wait_until(machine.healthy, seconds=120)
+        machine.start()  # at once: the shards of the first one may not have ended
+        wait_until(lambda: machine.log.read_text().count("ready") == 4, seconds=120)
         assert machine.stop() == 0
         wait_until(lambda: machine.shards() == [])
     finally:
