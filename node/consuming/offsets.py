@@ -63,7 +63,8 @@ async def begin(
             at = partial(offset_at, core, at=Start.EARLIEST)
         else:
             at = partial(_placed, core, place)
-            some = (queue for queue in seals.get(topic, ()) if queue not in known)
+            some = (queue for queue in seals.get(topic, ()) if queue < config.queues)
+            some = (queue for queue in some if queue not in known)
             ends += [(topic, queue) for queue in some if place(topic, queue) is Start.LATEST]
         row = {queue: at(topic, queue) for queue in range(config.queues) if queue not in known}
         if row:
