@@ -103,8 +103,11 @@ class Consumer(Owned):
         """Begin to read in every replica group that holds one of the topics."""
         held: dict[str, list[Queue]] = {}
         topics: dict[str, set[str]] = {}  # of each replica group
+        there = set(await self._router.all_groups(self._timeout))  # some names outlive their group
         for topic in self.topics:
             for replica_group, queue in await self._topics.slots(topic, self._timeout):
+                if replica_group not in there:
+                    continue
                 held.setdefault(replica_group, []).append((topic, queue))
                 topics.setdefault(replica_group, set()).add(topic)
             for replica_group in self._topics.guest_groups(topic):

@@ -41,7 +41,8 @@ READS = frozenset(
     )
 )
 CHANGES = frozenset(
-    f"/duolog.v1.Admin/{name}" for name in ("AlterTopic", "CreateTopic", "PutGroup", "ResetGroup")
+    f"/duolog.v1.Admin/{name}"
+    for name in ("AlterTopic", "CreateTopic", "PutGroup", "ResetGroup", "TrimTopic")
 )
 LONG = READS | CHANGES
 

@@ -20,7 +20,7 @@ from duolog.testing._ports import free_endpoint
 from duolog.testing._process import ChildProcess
 
 from duolog_server.demo.certificates import Authority
-from duolog_server.node.runtime import consoleprocess
+from duolog_server.node.runtime import consoleprocess, restarts
 from duolog_server.node.runtime.consoleprocess import ConsoleOptions, ConsoleProcess
 from duolog_server.ops.console.__main__ import NICE
 from tests.keyfiles import access_files
@@ -162,7 +162,7 @@ def open_files() -> int:
 
 
 async def test_twenty_deaths_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consoleprocess, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(restarts, "AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(consoleprocess, "AGAIN_SECONDS_MAX", 0.01)
     sockets = [socket.create_server(("127.0.0.1", 0))]
     console = ConsoleProcess(ConsoleOptions(("127.0.0.1:1",), "127.0.0.1"), sockets)

@@ -352,6 +352,7 @@ ELSEWHERE = {
     "docs/deploying.md": "tests/cluster/test_deploying.py, without Kubernetes and systemd",
     "docs/failover.md": "tests/process/test_failover.py, with etcd",
     "docs/migrating.md": "tests/conformance/test_migration.py, with brokers of RocketMQ",
+    "docs/retention.md": "tests/ops/cli/test_topictrim.py",
     "docs/moving.md": "tests/ops/cli/test_topicmoves.py, with two replica groups",
     "docs/mqadmin.md": "tests/conformance/test_mqadmin.py, with RocketMQ's",
     "docs/performance.md": "measurements",

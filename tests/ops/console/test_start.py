@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import structlog
 
-from duolog_server.node.runtime import consoleprocess as module
+from duolog_server.node.runtime import restarts
 from duolog_server.node.runtime.consoleprocess import ConsoleOptions, ConsoleProcess
 from tests.node.replicas import WAIT_SECONDS
 
@@ -20,7 +20,7 @@ async def test_a_machine_without_processes_left_has_a_console_later(
         tried.put_nowait(None)
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(restarts, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
     process = ConsoleProcess(ConsoleOptions(("localhost:1",), "localhost"), [])
     with structlog.testing.capture_logs() as lines:
