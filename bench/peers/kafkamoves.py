@@ -62,7 +62,10 @@ def _make(address: str) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    admin, until = AdminClient({"bootstrap.servers": address}), time.monotonic() + UP_SECONDS
+    admin, until = (
+        AdminClient({"bootstrap.servers": address, "log_level": 0}),
+        time.monotonic() + UP_SECONDS,
+    )
     while len(admin.list_topics(timeout=UP_SECONDS).brokers) < sum(map(len, PAIRS)):
         if time.monotonic() > until:
             raise PeerFailed("not all brokers of Kafka came up")
@@ -79,7 +82,7 @@ def _make(address: str) -> None:
 def _fill(address: str, mebibytes: int) -> None:
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": address, "acks": "all"})
+    producer = Producer({"bootstrap.servers": address, "log_level": 0, "acks": "all"})
     for _ in range(mebibytes):
         for _ in range((1 << 20) // len(BODY)):
             producer.produce(TOPIC, BODY)
@@ -93,7 +96,9 @@ def _sending(address: str) -> Iterator[Acks]:
     from confluent_kafka import Producer
 
     acks, over = Acks(), threading.Event()
-    producer = Producer({"bootstrap.servers": address, "acks": "all", "linger.ms": 0})
+    producer = Producer(
+        {"bootstrap.servers": address, "log_level": 0, "acks": "all", "linger.ms": 0}
+    )
 
     def told(error: object, _: object) -> None:
         if error is None:

@@ -67,7 +67,8 @@ def broken_chains(moved: QueueMoves, now_ms: int) -> Iterator[Finding]:
                 f"queue {topic} {place}",
                 f"it moved to {next_} at offset {span.end}, and {next_.group} does not know that: "
                 "messages that are sent to it are not stored, and what it had there is not read",
-                f"see what {next_.group} has lost: {_LOST}",
+                "see that both groups have masters, which mend that. "
+                f"{next_.group} has lost it: {_LOST}",
                 RUNBOOK,
             )
         if before is not None and (topic, before) not in spans and (topic, before) not in moving:
@@ -77,7 +78,8 @@ def broken_chains(moved: QueueMoves, now_ms: int) -> Iterator[Finding]:
                 f"queue {topic} {before}",
                 f"it moved to {place} at offset {span.first}, and {before.group} does not know "
                 "that: both take messages, and their order is lost",
-                f"send nothing to it, and see what {before.group} has lost: {_LOST}",
+                "see that all groups have masters, which mend that. "
+                f"{before.group} has lost it: {_LOST}",
                 RUNBOOK,
             )
 
