@@ -51,6 +51,10 @@ class Places:
         if moved:
             self._reports[topic] = moved
 
+    def forget(self, topic: str, name: Slot) -> None:
+        """Take a queue to be where it was made: it is not where it was reported."""
+        self._reports.get(topic, {}).pop(name, None)
+
     def note_stored(self, topic: str, name: Slot, place: Slot, offset: int) -> None:
         """Take note that a message of a queue was stored at a place."""
         _note(self._reports.setdefault(topic, {}), name, _Report(offset, True, place))

@@ -287,6 +287,9 @@ class _Delivery:
                 back_off = BackOff(self._connection.runtime.chance)
             error, hint = tried.error, tried.hint
             self._error = error
+            if self._is_gone(error):
+                await self._go_back()
+                continue
             pause = back_off.next(bool(hint) or tried.soon) + wait_of(error)
             # Where it is unknown already, a try that is cut off tells no less.
             took = 0.0 if self._maybe_stored else tried.took
@@ -383,6 +386,24 @@ class _Delivery:
         return self._batch.unconfirmed.error(
             f"{self._batch.topic}: no definite answer within {self._seconds:.3g} s ({error})"
         )
+
+    def _is_gone(self, error: DuologError) -> bool:
+        """Whether the queue does not lie any more where it moved to: that group lost it, as one
+        restored from a backup does.
+        """
+        moved = self._way.place != self._way.name
+        return moved and not self._maybe_stored and isinstance(error, UnknownTopic | BadRequest)
+
+    async def _go_back(self) -> None:
+        """Send to the place where the queue was made, which finds out where it lies."""
+        topic, name = self._batch.topic, self._way.name
+        self._sender.topics.places.forget(topic, name)
+        ways, gone = self._sender.ways, self._way
+        self._way = ways.apart(topic, name)  # while it waits for the others
+        ways.end(gone, in_doubt=False)
+        self._go_to(await ways.begin_later(topic, name, self._deadline))
+        self._request.queue_id = self._way.place[1]
+        self._request.id = next(self._connection.ids)
 
     async def _go_elsewhere(self) -> None:
         """Move to another replica group with queues of the topic, if there is one."""

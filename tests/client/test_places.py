@@ -60,3 +60,13 @@ def test_a_group_that_has_a_queue_no_more_is_not_asked_for_it() -> None:
     assert places.of("T", A3) == B4
     places.list_guests("T", "b", [])
     assert places.of("T", A3) == A3
+
+
+def test_a_queue_that_is_not_where_it_was_reported_is_where_it_was_made() -> None:
+    places = Places()
+    places.note_stored("T", ("a", 3), ("b", 4), 7)
+    places.forget("T", ("a", 3))
+    places.forget("T", ("a", 2))
+    places.forget("U", ("a", 3))
+    assert places.of("T", ("a", 3)) == ("a", 3)
+    assert places.names("T") == []
