@@ -401,7 +401,8 @@ class _Delivery:
         ways, gone = self._sender.ways, self._way
         self._way = ways.apart(topic, name)  # while it waits for the others
         ways.end(gone, in_doubt=False)
-        self._go_to(await ways.begin_later(topic, name, self._deadline))
+        sequence = self._request.sequence
+        self._go_to(await ways.begin_later(topic, name, self._deadline, sequence))
         self._request.queue_id = self._way.place[1]
         self._request.id = next(self._connection.ids)
 

@@ -1,13 +1,16 @@
 """The places to which one producer's batches go, so that the messages of a queue stay in order.
 
 Rules: while a batch of a queue has no answer, later ones go to the same place; one that would go
-to another place waits until all of these are answered. A batch that was given up without an answer
-may still be stored, and passed on, by the node that got it: until that is over, nothing goes to
-another place.
+to another place waits until all of these are answered, and later ones wait behind it. A batch that
+was given up without an answer may still be stored, and passed on, by the node that got it: until
+that is over, nothing goes to another place.
 """
 
 import asyncio
+import itertools
+from bisect import insort
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from duolog._errors import Timeout
 from duolog._places import Slot
@@ -15,6 +18,16 @@ from duolog._places import Slot
 # By then, a node has stored or refused a batch that it did not answer: a master that stalls loses
 # its lease, of 3 s by default, and what is passed on is given up after 2.5 s.
 DOUBT_SECONDS = 10.0
+LAST = 1 << 62  # after all sequences
+
+
+@dataclass(order=True, slots=True)
+class _Turn:
+    """A batch that waits for its way; the one with the lowest sequence and number is the next."""
+
+    sequence: int
+    number: int
+    is_next: asyncio.Event = field(default_factory=asyncio.Event, compare=False)
 
 
 class Way:
@@ -59,9 +72,14 @@ class Ways:
         """place_of: where a queue is now, by its topic and name."""
         self._place_of = place_of
         self._ways: dict[tuple[str, Slot], Way] = {}
+        self._turns: dict[tuple[str, Slot], list[_Turn]] = {}  # of those that wait, in order
+        self._numbers = itertools.count()
 
     def begin(self, topic: str, name: Slot, now: float) -> Way | None:
         """The way of one more batch; None where it has to wait."""
+        return None if (topic, name) in self._turns else self._begin(topic, name, now)
+
+    def _begin(self, topic: str, name: Slot, now: float) -> Way | None:
         place, way = self._place_of(topic, name), self._ways.get((topic, name))
         if way is None or (way.place != place and way.is_over(now)):
             way = self._ways[topic, name] = Way(topic, name, place)
@@ -70,20 +88,43 @@ class Ways:
         way.in_flight += 1
         return way
 
-    async def begin_later(self, topic: str, name: Slot, deadline: float) -> Way:
-        """The way of one more batch, once it has one. Raises Timeout."""
-        loop = asyncio.get_running_loop()
-        while (way := self.begin(topic, name, loop.time())) is None:
-            before = self._ways[topic, name]
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await before.over()
-            except TimeoutError:
-                raise Timeout(
-                    f"{topic}: not sent: queue {name[0]}/{name[1]} moved, and earlier batches to "
-                    f"{before.place[0]}/{before.place[1]} have no answer yet"
-                ) from None
-        return way
+    async def begin_later(
+        self, topic: str, name: Slot, deadline: float, sequence: int = LAST
+    ) -> Way:
+        """The way of one more batch, once it has one. Raises Timeout.
+
+        sequence: of a batch that was sent already, and so comes before those that were not.
+        """
+        turn = _Turn(sequence, next(self._numbers))
+        turns = self._turns.setdefault((topic, name), [])
+        insort(turns, turn)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._begin_in_turn(topic, name, turn)
+        except TimeoutError:
+            before = self._ways.get((topic, name))
+            place = before.place if before is not None else name
+            raise Timeout(
+                f"{topic}: not sent: queue {name[0]}/{name[1]} moved, and earlier batches to "
+                f"{place[0]}/{place[1]} have no answer yet"
+            ) from None
+        finally:
+            turns.remove(turn)
+            if turns:
+                turns[0].is_next.set()
+            else:
+                del self._turns[topic, name]
+
+    async def _begin_in_turn(self, topic: str, name: Slot, turn: _Turn) -> Way:
+        turns, loop = self._turns[topic, name], asyncio.get_running_loop()
+        while True:
+            if turns[0] is not turn:
+                turn.is_next.clear()
+                await turn.is_next.wait()
+            elif (way := self._begin(topic, name, loop.time())) is not None:
+                return way
+            else:
+                await self._ways[topic, name].over()
 
     @staticmethod
     def apart(topic: str, name: Slot) -> Way:

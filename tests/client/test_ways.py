@@ -115,3 +115,33 @@ async def test_queues_whose_doubt_is_over_are_forgotten() -> None:
         queue.ways.end(way, in_doubt=True)
         way.doubt_until = queue.now
     assert list(queue.ways._ways) == [("T", ("a", 2))]
+
+
+async def test_a_batch_that_comes_as_a_way_is_over_goes_behind_those_that_waited() -> None:
+    queue = Queue()
+    first = queue.begun()
+    queue.place = NEW
+    waiting = queue.later()
+    await turn()
+    queue.ways.end(first, in_doubt=False)
+    assert queue.begin() is None
+    assert (await waiting).place == NEW
+    assert queue.begun().in_flight == 2
+
+
+async def test_batches_that_come_back_go_in_their_order_before_those_that_were_never_sent() -> None:
+    queue, order = Queue(), list[int]()
+    sent = {100: queue.begun(), 200: queue.begun()}
+
+    async def go(sequence: int = _ways.LAST) -> None:
+        if sequence in sent:
+            queue.ways.end(sent[sequence], in_doubt=False)
+        await queue.ways.begin_later("T", NAME, queue.now + 60, sequence)
+        order.append(sequence)
+
+    queue.place = NEW
+    async with asyncio.TaskGroup() as tasks:
+        for sequence in (_ways.LAST, 200, 100):
+            tasks.create_task(go(sequence))
+    assert order == [100, 200, _ways.LAST]
+    assert not queue.ways._turns
