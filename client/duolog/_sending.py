@@ -391,7 +391,8 @@ class _Delivery:
         """Whether the queue does not lie any more where it moved to: that group lost it, as one
         restored from a backup does.
         """
-        moved = self._way.place != self._way.name
+        name = self._way.name
+        moved = self._way.place != name and self._sender.router.reaches(name[0])
         return moved and not self._maybe_stored and isinstance(error, UnknownTopic | BadRequest)
 
     async def _go_back(self) -> None:
