@@ -67,7 +67,7 @@ def not_forgettable(group: str, views: Views, asked: str) -> str:
     if group == asked:
         return f"ask a node of another replica group than {group}"
     if not view.retiring:
-        return f"{group} does not retire: duolog cluster group retire {group}"
+        return f"{group} does not retire: duolog cluster retire {group}"
     if view.replicas:
         alive = ", ".join(sorted(view.replicas))
         return f"nodes of {group} live: {alive}; stop them first, or wait until their leases end"
