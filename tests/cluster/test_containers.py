@@ -159,12 +159,12 @@ def test_the_documented_commands_work(up: None, tmp_path: Path) -> None:
     bin_directory = ROOT / ".venv" / "bin"
     environment = {**os.environ, "PATH": f"{bin_directory}:{os.environ['PATH']}"}
     lines = console_lines(ROOT / "docs" / "cluster.md")
-    assert len(lines) == 15
+    assert len(lines) == 16
     for line in lines:
         if line.startswith("make chaos"):  # hours
             continue
-        command = re.sub(r"(--(?:kill|pause|disconnect|cut-one-way)) [0-9]+", r"\1 1", line)
-        if "duolog_server.chaos" in command:
+        command = re.sub(r"(--(?:kill|pause|disconnect|cut-one-way|moves)) [0-9]+", r"\1 1", line)
+        if "duolog_server.chaos --" in command:
             command += f" --lasts 0.5 --out {tmp_path} --name documented --least-ok 50"
             command = command.replace("chaos-results/NAME", f"{tmp_path}/documented")
         done = subprocess.run(
