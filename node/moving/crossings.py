@@ -355,9 +355,11 @@ class Crossings:
                 f"{request.topic}/{request.queue_id} begins at {first}, not at {request.crossed}"
             )
         await self._metadata.ensure_group(request.group, _settings(request))
-        at, seal = max(first, request.begin), self._seal_of(reader)
+        here, seal = self._progress(reader), self._seal_of(reader)
+        # The old place may have lost where the group was, which is here already: it skips nothing.
+        at = max(first, request.begin) if here.committed is None else first
         end = at if seal is None else min(at, seal.end)
-        told, here = Crossed(end, request.resets), self._progress(reader)
+        told = Crossed(end, request.resets)
         if crossing.on_crossed(here, told) != here:
             self._begins.pop(reader, None)
             if end < at:

@@ -145,6 +145,14 @@ def test_a_group_comes_with_its_settings(world: World) -> None:
     assert not world.may_read(2)
 
 
+def test_a_group_that_the_old_place_takes_for_a_new_one_skips_nothing(world: World) -> None:
+    world.commit(0, 2)
+    world.look()
+    request = wire.CrossRequest(topic="T", queue_id=1, group=GROUP, crossed=2, begin=4)
+    asyncio.run(world.sites[1].crossings.hear(request))
+    assert world.committed(1) == 2
+
+
 def test_a_crossing_that_was_answered_is_not_repeated_in_a_mastership(world: World) -> None:
     world.commit(0, 2)
     for _ in range(3):
