@@ -103,7 +103,7 @@ class MoveService:
         self._work = Background(failed)
         self._tasks: set[asyncio.Task[None]] = set()  # of this mastership
         self._moves: dict[QueueKey, RunningMove] = {}
-        self._moved: set[QueueKey] = set()  # sealed queues that were held or passed on
+        self._moved: set[QueueKey] = set()  # queues that may be held or passed on
         self._slots = asyncio.Semaphore(MOVES_AT_ONCE)
         self._number = 0
         self._settled = asyncio.Event()
@@ -263,6 +263,7 @@ class MoveService:
     def _continue(self, move: RunningMove, mover: Mover) -> None:
         move.resume(mover)
         self._add(move)
+        self._moved.add((move.topic, move.span.at.queue_id))
         self._start(move.run())
         if self._settled.is_set():
             self._settle(move)
