@@ -347,6 +347,11 @@ def renewed(move: str) -> str:
     return f"{source}-{number}.{int(times or 0) + 1}"
 
 
+def is_renewed(move: str) -> bool:
+    """Whether a move replaces one which its target lost."""
+    return "." in move.rpartition("-")[2]
+
+
 def began_in(move: str) -> int:
     """The epoch of the master that began a move. Raises ValueError or IndexError if it is none."""
     return int(move.split("-")[-2])

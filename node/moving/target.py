@@ -12,6 +12,7 @@ from dataclasses import replace
 from duolog import _errors as sdk
 from duolog._background import all_of
 
+from duolog_server.ha.mover import is_renewed
 from duolog_server.ha.moverevents import Ask, Refused, Reply, Request, Reserve, Revoke
 from duolog_server.ha.movetarget import is_absence, note, records_for, reply_to
 from duolog_server.node.core.core import Core
@@ -98,6 +99,13 @@ class MoveTarget:
                 f"messages of topic {topic} are {here} in group {self._group}, and {there} there"
             )
             return Refused(asked.move, reason)
+        if (
+            not self._knows(topic)
+            and is_renewed(asked.move)
+            and topic in self._metadata.tables.floors
+        ):
+            # Not lost: the source will hear of the deletion, too, and must not undo it here.
+            return Refused(asked.move, f"topic {topic} was deleted in group {self._group}")
         if self._metadata.retires():
             return Refused(asked.move, f"group {self._group} retires, and takes no queues")
         try:

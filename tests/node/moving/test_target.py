@@ -134,6 +134,18 @@ async def test_a_topic_of_another_type_is_refused(
     assert why in reply.reason
 
 
+async def test_a_topic_that_was_deleted_is_not_made_again_for_what_was_lost_with_it(
+    target: Broker,
+) -> None:
+    lost = Reserve("a-1-1.1", HERE, HERE)
+    assert isinstance(await ask(target, RESERVE), Reserved)
+    await target.metadata.delete_topic("T")
+    refused = await ask(target, lost)
+    assert refused == Refused(lost.move, "topic T was deleted in group broker-b")
+    assert "T" not in target.metadata.topics
+    assert isinstance(await ask(target, RESERVE), Reserved)
+
+
 async def test_a_topic_beyond_the_limit_is_refused(target: Broker) -> None:
     for name in ("U", "V"):
         await target.metadata.put_topic(target.metadata.new_topic(name, 1, 6))
