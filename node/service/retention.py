@@ -163,6 +163,8 @@ class OldestRecords:
         if not rest:
             return 0, 0
         at, bytes_of = np.concatenate(starts), np.concatenate(sizes)
+        if not len(at):  # their files were deleted meanwhile
+            return 0, 0
         order = np.argsort(at, kind="stable")
         if known is not None:  # older records than those that were read may come behind it
             order = order[: np.searchsorted(at[order], known, side="right")]

@@ -46,17 +46,29 @@ def trim(
     if offset is not None and not queue:
         output.refuse(f"{before} is of one queue: name it", f"duolog topic trim {topic} QUEUE ...")
 
-    async def trimmed(client: "Client", dry_run: bool) -> "list[TrimmedQueue]":
+    async def planned(client: "Client") -> "list[TrimmedQueue]":
         place = await _place(client, topic, queue) if queue else None
         return await client.admin.trim_topic(
-            topic, time_ms, queue=place, offset=offset, dry_run=dry_run
+            topic, time_ms, queue=place, offset=offset, dry_run=True
         )
 
-    found = asked(lambda client: trimmed(client, True))
+    async def trimmed(client: "Client") -> "list[TrimmedQueue]":
+        """Hide what was shown, whatever has come since."""
+        from duolog import QueuePlace
+
+        return [
+            row
+            for one in found
+            for row in await client.admin.trim_topic(
+                topic, queue=QueuePlace(one.group, one.queue_id), offset=one.min_offset
+            )
+        ]
+
+    found = asked(planned)
     if not dry_run:
         count = sum(one.min_offset - one.first for one in found)
         output.confirm(f"Hide {count:,} messages of {topic} for good?", yes)
-        found = asked(lambda client: trimmed(client, False))
+        found = asked(trimmed)
     rows = [
         {
             "queue": f"{one.group}/{one.queue_id}",

@@ -201,12 +201,14 @@ def _counted(
 
 
 def _held(group: str, nodes: Iterable[NodeStatus]) -> Iterator[Need]:
-    """What the master of a group holds."""
-    for node in nodes:
-        if node.is_master and not node.stale and node.replication.group == group:
-            for part, note in PARTS.items():
-                if count := node.parts.get(part, 0):
-                    yield Need(part, "", count, note)
+    """What the master of a group holds; without its answer, nobody knows that it holds nothing."""
+    masters = [one for one in nodes if one.is_master and one.replication.group == group]
+    if not any(not one.stale for one in masters):
+        yield Need("master", "", 1, "does not answer: what it holds is not known")
+    for node in masters:
+        for part, note in PARTS.items():
+            if not node.stale and (count := node.parts.get(part, 0)):
+                yield Need(part, "", count, note)
 
 
 def _sent(group: str, moves: QueueMoves) -> Iterator[Need]:

@@ -330,3 +330,12 @@ def test_the_oldest_records_go_and_no_more_of_them_than_have_to(
     assert size == excess - left
     assert left <= 0 or not kept
     assert not gone or size - max(gone)[1] < excess
+
+
+def test_queues_whose_files_are_gone_meanwhile_end_the_search() -> None:
+    class Gone(Queues):
+        def entries(self, topic: str, queue_id: int, offset: int, count: int) -> Any:
+            return np.empty((3, 0), np.int64)
+
+    queues: Any = Gone([(0, 10, False)])
+    assert OldestRecords.of(queues, "T", [0]).pass_by(queues, 5) == (0, 0)

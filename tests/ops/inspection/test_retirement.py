@@ -62,7 +62,7 @@ class Cluster:
             "groups": [],
             "delayed_page": SimpleNamespace(waiting=0, last_due_ms=0),
             "halves_page": SimpleNamespace(waiting=0),
-            "cluster_status": SimpleNamespace(nodes=[]),
+            "cluster_status": master(),
             **answers,
         }
         self.admin = self
@@ -153,6 +153,11 @@ NEEDS: list[tuple[str, Any, Need]] = [
             "outbox_waiting", "", 2, "messages that were due here, on their way to another "
             "replica group",
         ),
+    ),
+    (
+        "cluster_status",
+        SimpleNamespace(nodes=[]),
+        Need("master", "", 1, "does not answer: what it holds is not known"),
     ),
     (
         "moves",
