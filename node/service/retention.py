@@ -57,30 +57,37 @@ class TopicRetention:
 
     async def round(self) -> None:
         """Raise the minimums of all topics that have a retention; errors are for the next round."""
-        try:
-            await self._round()
-        except sdk.NotMaster:
-            return  # the next master continues
-        except sdk.DuologError as error:
-            log.warning("messages of topics do not expire yet", reason=str(error))
-
-    async def _round(self) -> None:
-        slices, found = Slices(), dict[str, dict[int, int]]()
+        slices, found, count = Slices(), dict[str, dict[int, int]](), 0
         async for config in slices.each(list(self._core.metadata.topics.values())):
             if not config.retention_hours and not config.retention_bytes:
                 continue
-            self._core.admission.check_current()
-            found[config.name] = await self._expired(config, slices)
-            if sum(map(len, found.values())) >= QUEUES_AT_ONCE:
+            try:
+                self._core.admission.check_current()
+                row = await self._expired(config, slices)
+                if row:
+                    found[config.name], count = row, count + len(row)
+            except sdk.NotMaster:
+                return  # the next master continues
+            except sdk.DuologError as error:
+                self._complain(error)
+            if count >= QUEUES_AT_ONCE:
                 await self._raise(found)
-                found = {}
+                found, count = {}, 0
         await self._raise(found)
 
     async def _raise(self, found: Mapping[str, dict[int, int]]) -> None:
         exists = self._core.metadata.exists  # a topic may have been deleted meanwhile
-        wanted = {topic: row for topic, row in found.items() if row and exists(topic)}
-        if wanted:
-            await self._core.metadata.raise_minimums(wanted)
+        wanted = {topic: row for topic, row in found.items() if exists(topic)}
+        try:
+            if wanted:
+                await self._core.metadata.raise_minimums(wanted)
+        except sdk.NotMaster:
+            return  # as above
+        except sdk.DuologError as error:
+            self._complain(error)
+
+    def _complain(self, error: sdk.DuologError) -> None:
+        log.warning("messages of topics do not expire yet", reason=str(error))
 
     async def _expired(self, config: TopicConfig, slices: Slices) -> dict[int, int]:
         """The minimums that a topic's queues are to have, where they are higher than now."""

@@ -147,6 +147,28 @@ async def test_the_retention_of_a_topic_is_shown_and_given_up(client: duolog.Cli
     assert found.retention_bytes == 0
 
 
+async def test_a_topic_that_cannot_expire_yet_hinders_no_other_one(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    retention = broker_of(node).retention
+    async with client_of(node) as client:
+        await client.admin.create_topic("A", 1, retention_hours=6)
+        await filled(client, retention_hours=6)
+        await until(lambda: broker_of(node).store.queue_range("T", 0) == (0, 20))
+        older(node, 6.1)
+        expired = retention._expired
+
+        async def some(config: Any, slices: Any) -> dict[int, int]:
+            if config.name == "A":
+                raise duolog.Busy("not now")
+            return await expired(config, slices)
+
+        monkeypatch.setattr(retention, "_expired", some)
+        await retention.round()
+        assert await begins_at(client) == [20]
+
+
 async def test_messages_that_are_older_than_their_topics_retention_expire(
     start_node: StartNode,
 ) -> None:
