@@ -223,6 +223,12 @@ class _Delivery:
         self._group = way.place[0]
         self._connection = self._sender.router.connection(self._group)
 
+    def _turn_to(self, way: Way) -> None:
+        """Send the next try to another place."""
+        self._go_to(way)
+        self._request.queue_id = way.place[1]
+        self._request.id = next(self._connection.ids)
+
     def _first_request(self) -> wire.AppendRequest:
         batch, terms = self._batch, self._batch.terms
         request = wire.AppendRequest(
@@ -403,18 +409,14 @@ class _Delivery:
         self._way = ways.apart(topic, name)  # while it waits for the others
         ways.end(gone, in_doubt=False)
         sequence = self._request.sequence
-        self._go_to(await ways.begin_later(topic, name, self._deadline, sequence))
-        self._request.queue_id = self._way.place[1]
-        self._request.id = next(self._connection.ids)
+        self._turn_to(await ways.begin_later(topic, name, self._deadline, sequence))
 
     async def _go_elsewhere(self) -> None:
         """Move to another replica group with queues of the topic, if there is one."""
         other = await self._sender.elsewhere(self._batch.topic, self._group, self._left)
         if other is not None:
             self._sender.ways.end(self._way, in_doubt=False)
-            self._go_to(other)
-            self._request.queue_id = other.place[1]
-            self._request.id = next(self._connection.ids)
+            self._turn_to(other)
 
 
 def _refusal(topic: str, reply: wire.AppendReply) -> DuologError:

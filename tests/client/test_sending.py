@@ -380,6 +380,26 @@ async def test_a_place_that_this_client_does_not_reach_is_left_to_the_one_before
     assert (part.place, len(world.nodes["a"].seen)) == (("a", 0), 1)
 
 
+async def test_a_place_that_has_lost_its_queue_sends_the_batch_back_to_where_that_was_made() -> (
+    None
+):
+    world = World(a=Node(wire.PUT_OK), b=Node(wire.TOPIC_NOT_EXIST))
+    moved(world)
+    (part,) = await world.send(("a", 0))
+    assert (part.place, len(world.nodes["b"].seen)) == (("a", 0), 1)
+    assert world.topics.places.of("T", ("a", 0)) == ("a", 0)
+    assert not world.sender.ways._ways
+
+
+async def test_a_refusal_stands_where_the_group_of_the_name_has_left() -> None:
+    world = World(b=Node(wire.MESSAGE_ILLEGAL, wire.PUT_OK))
+    moved(world)
+    with pytest.raises(duolog.BadRequest):
+        await world.send(("a", 0))
+    (part,) = await world.send(("a", 0))
+    assert part.place == ("b", 4), "it is not forgotten"
+
+
 async def test_a_copy_goes_to_the_group_that_has_the_message() -> None:
     world = World(a=Node(wire.PUT_OK), b=Node(wire.PUT_OK))
     moved(world)
