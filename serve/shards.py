@@ -145,7 +145,8 @@ def said(status: int) -> str:
     """How a process ended, in words."""
     if status >= 0:
         return f"exit status {status}"
-    return f"killed by {signal.Signals(-status).name}"
+    names = {one.value: one.name for one in signal.Signals}  # not those of real time
+    return f"killed by {names.get(-status, f'signal {-status}')}"
 
 
 async def run(plan: Plan) -> int:

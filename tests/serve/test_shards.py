@@ -45,6 +45,7 @@ def test_the_exit_status_is_that_of_a_disk_before_that_of_a_kill() -> None:
     assert status_of([0, -9]) == 1
     assert status_of([1, 74, 0]) == 74
     assert said(-9) == "killed by SIGKILL"
+    assert said(-35) == "killed by signal 35", "one of real time"
 
 
 @pytest.mark.parametrize("status", FINAL)
