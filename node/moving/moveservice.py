@@ -291,7 +291,6 @@ class MoveService:
         """
         rows, moves = await self._rows.read_all(), self._metadata.tables.moves
         self._resume(epoch, rows)
-        await self._note_gone(moves)
         for topic, queue_id in [(topic, one) for topic, row in moves.guests.items() for one in row]:
             sealed = moves.seal_of(topic, queue_id) is not None
             if topic not in self._metadata.topics or (sealed and self._is_moving(topic, queue_id)):
@@ -303,6 +302,7 @@ class MoveService:
                 continue
             if not (exists and self._has(topic, name, row.at)):
                 await self._rows.remove(topic, name, seen.revision)
+        await self._note_gone(moves)  # at last: it takes room on the disk
 
     async def _note_gone(self, moves: Moves) -> None:
         """Note the groups that have left, where guests came from there: those are open to all."""
