@@ -197,12 +197,10 @@ class Mover:
         match self.state:
             case State.PREPARING | State.WITNESSING | State.CLEARING:
                 return (Commit(self._row(), self.seen.revision),)
-            case State.RESERVING:
+            case State.RESERVING | State.RENEWING:
                 return (Call(Reserve(self.move, span.name, span.at)),)
             case State.OPENING if self.settled:
                 return (Call(Open(self.move, self._begins)),)
-            case State.RENEWING:
-                return (Call(Reserve(self.move, span.name, span.at)),)
             case State.ASKING if self.settled and not self.move:
                 row = self.seen.row
                 return (Call(Ask(span.name, span.at, row.at if row is not None else span.at)),)

@@ -270,7 +270,6 @@ class RunningMove:
         assert self.mover is not None, "its turn has come"
         if self.mover.state in OVER:
             self._over()
-        if self.mover.state in OVER:
             self.told.set()
 
     def _sealed_again(self) -> None:

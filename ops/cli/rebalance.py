@@ -47,7 +47,7 @@ def rebalance(
         output.refuse("--plan and --apply exclude each other", USAGE)
     if by not in UNITS:
         output.refuse(f"--by must be one of {', '.join(UNITS)}, not {by!r}", USAGE)
-    found = asked(lambda client: _planned(client, by, seconds, steps, tuple(empty or ())))
+    found = asked(lambda client: planned(client, by, seconds, steps, tuple(empty or ())))
     if not apply:
         _show(found, UNITS[by])
         return
@@ -57,9 +57,10 @@ def rebalance(
         output.say("nothing to move: the load is even")
 
 
-async def _planned(
+async def planned(
     client: "Client", by: str, seconds: float, steps: int, empty: tuple[str, ...]
 ) -> "list[Step]":
+    """The moves that even out the load, and empty the groups named and those that retire."""
     from duolog import BadRequest
 
     from duolog_server.ops.inspection.balance import loads_of, plan

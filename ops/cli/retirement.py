@@ -7,6 +7,7 @@ import typer
 
 from duolog_server.ops.cli import output
 from duolog_server.ops.cli.access import asked, calls
+from duolog_server.ops.cli.rebalance import planned
 from duolog_server.ops.cli.topicmoves import move
 from duolog_server.ops.inspection.times import iso
 
@@ -53,17 +54,9 @@ def retire(
 
 
 async def _steps(client: "Client", group: str) -> "list[Step]":
-    from duolog import BadRequest
+    from duolog_server.ops.inspection.balance import QUEUES
 
-    from duolog_server.ops.inspection.balance import QUEUES, loads_of, plan
-
-    route = (await client.admin.route()).groups
-    leaving = {one.group for one in route if one.retiring} | {group}
-    loads = await loads_of(client, QUEUES, 0.0)
-    try:
-        found = plan(loads, [one.group for one in route], leaving, STEPS_MAX)
-    except ValueError as error:
-        raise BadRequest(str(error)) from None
+    found = await planned(client, QUEUES, 0.0, STEPS_MAX, (group,))
     return [step for step in found if step.queue.group == group]
 
 

@@ -23,8 +23,8 @@ from duolog import (
 from duolog_server.ops.inspection.balance import movable
 from duolog_server.store.grouptopics import DEAD, RETRY
 from duolog_server.store.metadata import is_reserved_topic
+from duolog_server.store.retention import HOUR_MS
 
-HOUR_MS = 3_600_000
 PARTS = {  # of a node's status
     "outbox_waiting": "messages that were due here, on their way to another replica group",
     "sink_parts_waiting": "published parts of sinks that are not stored yet",
@@ -105,7 +105,7 @@ async def retirement_of(client: Client, group: str, now_ms: int) -> Retirement:
     )
     here = [part for part in parts if part.group == group]
     needs = [
-        *_queues(here, moves),
+        *_queues(group, here, moves),
         *_readers(group, groups, moves),
         *_unread(here, groups, now_ms),
         *_counted("delayed messages", delayed.waiting, "wait for their time", delayed.last_due_ms),
@@ -117,7 +117,7 @@ async def retirement_of(client: Client, group: str, now_ms: int) -> Retirement:
     return Retirement(group, routes[group].retiring, tuple(needs))
 
 
-def _queues(here: Sequence[TopicDescription], moves: QueueMoves) -> Iterator[Need]:
+def _queues(group: str, here: Sequence[TopicDescription], moves: QueueMoves) -> Iterator[Need]:
     """Queues that take messages here."""
     lite = [part for part in here if part.message_type == "LITE"]
     for part in lite:
@@ -126,7 +126,7 @@ def _queues(here: Sequence[TopicDescription], moves: QueueMoves) -> Iterator[Nee
     for queue in movable(here, moves):
         counts[queue.topic] = counts.get(queue.topic, 0) + 1
     for move in moves.moves:
-        if not move.is_over and move.source.group in {part.group for part in here}:
+        if not move.is_over and move.source.group == group:
             counts[move.topic] = counts.get(move.topic, 0) + 1
     for topic, count in sorted(counts.items()):
         yield Need("queues", topic, count, "queues have not moved")
