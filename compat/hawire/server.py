@@ -19,7 +19,7 @@ from duolog_server.ha.progress import ConnectionState
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.rocketmqslave import RocketmqSlave
 from duolog_server.node.net.connections import host_of
-from duolog_server.node.net.listener import listen
+from duolog_server.node.net.listener import close, listen
 from duolog_server.node.replication.masterstream import ColdLoader
 from duolog_server.node.runtime.config import RocketmqSlavesSection
 from duolog_server.store.clocks import MonoMs
@@ -267,8 +267,8 @@ class SlavesServer:
         if self._server is not None:
             self._broker.log.dispatched.remove(self._arrived)
             self._broker.dialects.rocketmq_slaves = tuple
-            self._server.close()
-            self._server = None
+            server, self._server = self._server, None
+            await close(server)
         for connection in list(self._open):
             connection.abort("the node is stopping")
         await self._ticking.stop()

@@ -17,7 +17,7 @@ from duolog import _errors as sdk
 from duolog._background import Background, report, together, without_frames
 
 from duolog_server.node.net.handshakes import Handshakes
-from duolog_server.node.net.listener import listen
+from duolog_server.node.net.listener import close, listen
 from duolog_server.node.net.networks import plain_address
 
 log = structlog.get_logger("duolog.node")
@@ -73,7 +73,7 @@ class Endpoint:
     async def stop(self) -> None:
         """Close the port and end running scrapes."""
         if self._server is not None:
-            self._server.close()
+            await close(self._server)
         if self._handshakes is not None:
             await self._handshakes.stop()
         await self._connections.stop()

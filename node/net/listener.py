@@ -30,6 +30,21 @@ async def listen(made: Callable[[], asyncio.BaseProtocol], host: str, port: int)
     return server
 
 
+async def close(server: asyncio.Server) -> None:
+    """Accept no more, and close; what was accepted already is made first.
+
+    asyncio makes a connection in the turn after it was accepted, and fails where its server is
+    closed in between: nobody would close that socket then.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        for one in server.sockets:
+            loop.remove_reader(one.fileno())
+        await asyncio.sleep(0)
+    finally:
+        server.close()
+
+
 def queue(listeners: Iterable[socket.socket]) -> None:
     """Let more connections wait than asyncio accepts at once."""
     for one in listeners:

@@ -9,7 +9,7 @@ from duolog._background import Background
 
 from duolog_server.node.net.connections import Connected, PortConnections
 from duolog_server.node.net.handshakes import Handshakes, Served
-from duolog_server.node.net.listener import listen
+from duolog_server.node.net.listener import close, listen
 from duolog_server.node.net.receive_budget import ReceiveBudget
 from duolog_server.node.runtime.config import LimitsSection
 
@@ -81,7 +81,7 @@ class PortServer(Generic[C]):
     async def stop(self, grace: float) -> None:
         """Take no more calls, give open ones so many seconds to end, close."""
         for server in self._servers:
-            server.close()
+            await close(server)
         if self._handshakes is not None:
             await self._handshakes.stop()
         await self._connections.stop(grace, self._calls)

@@ -40,11 +40,12 @@ def registry() -> Iterator[RegistryServer]:
 def copy_of(node: NodeProcess) -> Path:
     """Copy the directory of a node while it runs, as a snapshot would.
 
-    A file that the node writes under a name of its own, and renames, may be gone before its turn.
+    Files that the node is about to allocate, and those that it writes under a name of their own
+    and renames, may be gone before their turn.
     """
     target = node.data.with_name(f"{node.name}.copy")
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(node.data, target, ignore=shutil.ignore_patterns("*.tmp"))
+    shutil.copytree(node.data, target, ignore=shutil.ignore_patterns("*.tmp", "allocating"))
     return target
 
 

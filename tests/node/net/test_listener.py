@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from duolog_server.node.net.listener import ACCEPTED_AT_ONCE, listen
+from duolog_server.node.net.listener import ACCEPTED_AT_ONCE, close, listen
 from tests.turns import turns_of
 from tests.until import until
 
@@ -45,3 +45,35 @@ async def test_an_address_that_is_taken_leaves_no_descriptor_open() -> None:
 
     await until(leaves_none)
     server.close()
+
+
+@pytest.mark.parametrize("turns", range(4))  # in the second, asyncio has accepted, and made nothing
+async def test_what_was_accepted_when_a_port_closes_is_made(turns: int) -> None:
+    made: list[asyncio.BaseTransport] = []
+
+    class Kept(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(transport)
+
+    server = await listen(Kept, "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    with socket.create_connection(address, 5) as client:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await close(server)
+        if turns >= 2:
+            await until(lambda: made)
+        for transport in made:
+            transport.close()
+        client.setblocking(False)  # closed by the one side or the other: nobody keeps it open
+
+        def ended() -> bool:
+            try:
+                return not client.recv(1)
+            except ConnectionResetError:
+                return True
+            except BlockingIOError:
+                return False
+
+        await until(ended)
+    assert not server.sockets
