@@ -107,12 +107,27 @@ def is_near(node: NodeProcess) -> bool:
     return row is not None and row.state == "TRANSFER" and row.lag_bytes < SEGMENT
 
 
+def wait_near(node: NodeProcess, slave: Server, what: str) -> None:
+    """Until this broker follows closely; one that ended by itself never will."""
+    wait_until(lambda: is_near(node) or not slave.running, what, seconds=WAIT_SECONDS)
+    assert slave.running, f"{what}: it ended by itself"
+
+
 def has_all(node: NodeProcess) -> bool:
     """Whether a broker has all that the node has."""
     with duolog.sync.Client(node.endpoint, timeout=60) as client:
         status = client.admin.node_status()
     rows = status.replication.rocketmq_slaves
     return [row.received_offset for row in rows] == [status.max_offset]
+
+
+def remove_empty_files(broker: RocketmqBroker) -> None:
+    """As its operators do: RocketMQ 4.9 ends at once, without a word, where it was killed between
+    creating a file of its store and giving it its size.
+    """
+    for path in broker.store.glob("**/*"):
+        if path.name.isdecimal() and path.is_file() and not path.stat().st_size:
+            path.unlink()
 
 
 def make_tables(node: NodeProcess) -> None:
@@ -195,6 +210,7 @@ def test_a_slave_follows_through_kills_and_becomes_a_master(tmp_path: Path) -> N
         broker = RocketmqBroker(tmp_path / "broker", jars, SEGMENT)
 
         def start_slave() -> Server:
+            remove_empty_files(broker)
             # Its first report comes after one interval: with 5 s, each kill would take so long.
             made = broker.server("SLAVE", 1, remoting, haSendHeartbeatInterval=500)
             stack.callback(end_server, made)
@@ -204,20 +220,14 @@ def test_a_slave_follows_through_kills_and_becomes_a_master(tmp_path: Path) -> N
         slave = start_slave()
         producing = Producing(node.endpoint)
         producing.start()
-        wait_until(lambda: is_near(node), "the slave follows", seconds=WAIT_SECONDS)
+        wait_near(node, slave, "the slave follows")
         for _ in range(2):
             slave.kill()
             slave = start_slave()
-            wait_until(
-                lambda: is_near(node), "the slave follows after its kill", seconds=WAIT_SECONDS
-            )
+            wait_near(node, slave, "the slave follows after its kill")
             node.kill()
             node.start()
-            wait_until(
-                lambda: is_near(node),
-                "the slave follows after the node's kill",
-                seconds=WAIT_SECONDS,
-            )
+            wait_near(node, slave, "the slave follows after the node's kill")
         acknowledged = producing.end()
         wait_for_all(node, broker)
         last = end_of(node)
