@@ -103,6 +103,13 @@ class EpochHistory:
                 break
         return found
 
+    def wrote(self, end: int) -> tuple[int, int]:
+        """Start and nonce of the mastership that wrote the bytes before an offset; zeros where no
+        barrier says it.
+        """
+        entry = self.entry_at(end - 1)
+        return entry.start, entry.nonce
+
     def held_from(self, end: int, nonce: int) -> int:
         """How far this log agrees with another log of the group that reached an offset.
 
@@ -192,6 +199,40 @@ def recover_history(store: MessageStore) -> EpochHistory:
         if not no_room(error):
             raise  # on a full disk it waits: the log has the barriers
     return history
+
+
+def holds_what_it_noted(store: MessageStore, history: EpochHistory) -> bool:
+    """Limit the confirm note to what this log holds of the masterships that it names, and have
+    later notes name theirs; whether it held all of it.
+
+    An older log that was put back beside a newer note ends in bytes that another mastership may
+    have replaced: those were never confirmed.
+    """
+    note, end = store.checkpoint.note, store.log.max_offset
+    durable = _held(store, history, note.durable, *note.durable_by)
+    confirmed = max(durable, _held(store, history, note.confirmed, *note.confirmed_by))
+    # A barrier at the end, or behind it, may have gone with what a power cut took.
+    held_all = durable == note.durable and (
+        confirmed == note.confirmed or note.confirmed_by[0] >= end
+    )
+    store.checkpoint.claim_at_most(confirmed, durable)
+    note.wrote = history.wrote
+    return held_all
+
+
+def _held(store: MessageStore, history: EpochHistory, end: int, start: int, nonce: int) -> int:
+    """How much of what a mastership had confirmed is in this log. Where its barrier expired, or is
+    damaged, and the history's file does not have it, nothing contradicts that all of it is.
+    """
+    if not nonce:
+        return end
+    log = store.log
+    readable = start >= log.min_offset and not any(
+        found.start <= start < found.end for found in log.corrupt_ranges
+    )
+    if not readable and all(entry.nonce != nonce for entry in history.entries):
+        return end
+    return history.held_from(end, nonce)
 
 
 def _barriers_in(store: MessageStore) -> tuple[EpochEntry, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from duolog_server.ha import identity, masterevents
 from duolog_server.ha.beginnings import beginning
-from duolog_server.ha.epochs import Epoch, recover_history
+from duolog_server.ha.epochs import Epoch, holds_what_it_noted, recover_history
 from duolog_server.ha.failover import Failover
 from duolog_server.ha.failoverevents import Contradicted, FoundOlder, Lead
 from duolog_server.ha.frames import encode
@@ -336,6 +336,7 @@ class Node:
         store = self.store
         report = store.start()
         history = recover_history(store)
+        held_all = holds_what_it_noted(store, history)
         who = identity.settle(
             self.disk,
             Identity(self.name, self.chance.getrandbits(64), boot_id=f"boot-{self.cuts}"),
@@ -343,7 +344,7 @@ class Node:
                 log_empty=store.log.max_offset == store.log.min_offset,
                 abnormal=report.abnormal,
                 acks_durable=self.setup.durable,
-                lacks_confirmed=report.lacks_confirmed,
+                lacks_confirmed=report.lacks_confirmed or not held_all,
             ),
         )
         store.checkpoint.settle()

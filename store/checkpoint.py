@@ -18,6 +18,7 @@ import errno
 import os
 import struct
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 
@@ -129,6 +130,13 @@ class StoreCheckpoint:
         if self.confirm_phy_offset < self._claimed:
             self.flush()
 
+    def claim_at_most(self, confirmed: int, durable: int) -> None:
+        """After recovery, before `settle`: this log holds no more of what was confirmed."""
+        note = self.note
+        if (confirmed, durable) != (note.confirmed, note.durable):
+            note.confirmed, note.durable = confirmed, durable
+            self.confirm_phy_offset = min(self.confirm_phy_offset, confirmed)
+
     @property
     def min_timestamp(self) -> int:
         """Time up to which log and queues were synced, minus 3 s for clock steps."""
@@ -157,6 +165,12 @@ class StoreCheckpoint:
 # | 16 | durable | 8 | the same, and known to be on this node's disk |
 # | 24 | boot id | 40 | of the system run the note was written in, padded with zeros |
 # | 64 | CRC-32 | 4 | over bytes 0..63 |
+# | 68 | start, nonce | 16 | of the mastership of the last confirmed byte; zeros: unknown |
+# | 84 | start, nonce | 16 | of that of the last durable byte |
+# | 100 | CRC-32 | 4 | over bytes 0..99; a note without it names no mastership |
+#
+# An offset says what is confirmed in one log only: an older log that is put back beside this file
+# may have other bytes there. So the note names who wrote them.
 #
 # Two slots, a sector each, are written in turn: a process that dies while it writes leaves the
 # other one whole. A note is written to mapped memory, which takes two microseconds, and synced
@@ -167,16 +181,30 @@ SLOT_BYTES = 512
 SLOTS = 2
 _NOTE = struct.Struct(">QQQ40s")
 _CRC = struct.Struct(">I")
-_BYTES = _NOTE.size + _CRC.size
+_WRITERS = struct.Struct(">4Q")
+_WRITERS_AT = _NOTE.size + _CRC.size
+_BYTES = _WRITERS_AT + _WRITERS.size
 BOOT_ID_BYTES = 40
+Writer = tuple[int, int]  # a mastership: the log offset of its barrier, its nonce
+UNKNOWN_WRITER: Writer = (0, 0)
+
+
+def _unknown(_: int) -> Writer:
+    return UNKNOWN_WRITER
 
 
 class ConfirmNote:
-    """The newest note and its mapped memory. Owned by one thread."""
+    """The newest note and its mapped memory. Owned by one thread.
+
+    Attributes:
+        wrote: the mastership that wrote the bytes before an offset of this log.
+    """
 
     def __init__(self) -> None:
+        self.wrote: Callable[[int], Writer] = _unknown
         self.confirmed = 0
         self.durable = 0
+        self.confirmed_by = self.durable_by = UNKNOWN_WRITER
         self.boot_id = b""
         self.unsynced = False  # a note was written since the file was synced
         self._number = 0
@@ -188,13 +216,17 @@ class ConfirmNote:
         self.confirmed = self.durable = self._number = 0
         self.boot_id = b""
         for slot in range(SLOTS):
-            data = memory[slot * SLOT_BYTES :][:_BYTES].tobytes()
+            data = memory[slot * SLOT_BYTES :][: _BYTES + _CRC.size].tobytes()
             if _CRC.unpack_from(data, _NOTE.size)[0] != zlib.crc32(data[: _NOTE.size]):
                 continue
             number, confirmed, durable, boot_id = _NOTE.unpack_from(data)
             if number > self._number:
                 self._number, self.confirmed, self.durable = number, confirmed, durable
                 self.boot_id = boot_id.rstrip(b"\0")
+                self.confirmed_by = self.durable_by = UNKNOWN_WRITER
+                if _CRC.unpack_from(data, _BYTES)[0] == zlib.crc32(data[:_BYTES]):
+                    writers = _WRITERS.unpack_from(data, _WRITERS_AT)
+                    self.confirmed_by, self.durable_by = writers[:2], writers[2:]
 
     def move_to(self, memory: U8) -> None:
         """Write this and later notes there, beside what was read from it."""
@@ -243,13 +275,16 @@ class ConfirmNote:
 
     def _write(self, confirmed: int, durable: int) -> None:
         self.confirmed, self.durable = confirmed, durable
+        self.confirmed_by, self.durable_by = self.wrote(confirmed), self.wrote(durable)
         if not len(self._memory):
             return
         self._number += 1
         data = _NOTE.pack(self._number, confirmed, durable, self.boot_id)
         at = self._number % SLOTS * SLOT_BYTES
         data += _CRC.pack(zlib.crc32(data))
-        self._memory[at : at + _BYTES] = np.frombuffer(data, np.uint8)
+        data += _WRITERS.pack(*self.confirmed_by, *self.durable_by)
+        data += _CRC.pack(zlib.crc32(data))
+        self._memory[at : at + len(data)] = np.frombuffer(data, np.uint8)
         self.unsynced = True
 
 

@@ -20,6 +20,7 @@ from duolog_server.ha.epochs import (
     EpochHistory,
     Mastership,
     Masterships,
+    holds_what_it_noted,
     recover_history,
 )
 from duolog_server.ha.failoverevents import Lead
@@ -102,6 +103,7 @@ class Replication:
         """
         store = self._log.store
         history = recover_history(store)
+        held_all = holds_what_it_noted(store, history)
         who = identity.settle(
             store.disk,
             Identity(self._me.node, secrets.randbits(64), boot_id=boot_id()),
@@ -109,7 +111,7 @@ class Replication:
                 log_empty=store.log.max_offset == store.log.min_offset,
                 abnormal=report.abnormal,
                 acks_durable=store.options.sync_flush,
-                lacks_confirmed=report.lacks_confirmed,
+                lacks_confirmed=report.lacks_confirmed or not held_all,
             ),
         )
         store.checkpoint.settle()

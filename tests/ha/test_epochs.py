@@ -16,23 +16,27 @@ from duolog_server.ha.epochs import (
     barrier_body,
     barrier_entry,
     common_end,
+    holds_what_it_noted,
     next_epoch,
     recover_history,
 )
 from duolog_server.ha.progress import ConnectionState
 from duolog_server.store.errors import BadStoreFile
+from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.osdisk import OsDisk
 from duolog_server.store.status import BrokerRole
+from sim.disk import SimDisk
 from tests.ha.pair import (
     Link,
     close,
     log_bytes,
+    new_disk,
     open_master,
     open_slave,
     open_store,
     put,
 )
-from tests.support import drain
+from tests.support import drain, flush_log
 
 
 def test_epochs_follow_each_other_or_are_refused() -> None:
@@ -174,6 +178,76 @@ def test_what_could_not_be_saved_is_saved_the_next_time() -> None:
     assert again.entries == history.entries
     disk.full = True
     history.save(disk)  # the file has it
+
+
+def noted(disk: SimDisk, *bodies: bytes, nonce: int = 7) -> tuple[SimDisk, int]:
+    """A disk where a mastership confirmed messages, one by one; how far."""
+    master = open_master(disk, nonce=nonce)
+    store = master.store
+    holds_what_it_noted(store, master.history)
+    for body in bodies:
+        store.confirm(PhyOffset(put(master, body).end_offset))
+        flush_log(store)
+    return close(master), store.log.max_offset
+
+
+def put_back(disk: SimDisk, older: SimDisk) -> tuple[bool, int]:
+    """An older log beside a newer checkpoint: whether it holds what was noted; what is known."""
+    mixed = disk.copied(older, ("commitlog/", "consumequeue/", "config/", "queueends"))
+    store = open_store(mixed, BrokerRole.SLAVE)
+    return holds_what_it_noted(store, recover_history(store)), store.known_confirmed
+
+
+def test_what_another_mastership_replaced_in_an_older_log_was_never_confirmed() -> None:
+    disk, common = noted(new_disk(), b"confirmed")
+    older, end = noted(disk.copied(), *[b"replaced"] * 9, nonce=8)
+    newer, confirmed = noted(disk.copied(), *[b"in its place"] * 9, nonce=9)
+    assert common < end < confirmed
+    assert put_back(newer, older) == (False, 0)
+
+
+def test_an_older_log_of_the_same_masterships_was_confirmed_as_far_as_it_goes() -> None:
+    disk, _ = noted(new_disk(), b"1")
+    master = open_master(disk, nonce=8)
+    holds_what_it_noted(master.store, master.history)
+    master.store.confirm(PhyOffset(put(master, b"2").end_offset))
+    flush_log(master.store)
+    older, end = disk.copied(), master.store.log.max_offset
+    master.store.confirm(PhyOffset(put(master, b"3").end_offset))
+    flush_log(master.store)
+    assert put_back(close(master), older) == (True, end)
+
+
+def test_a_note_whose_barrier_has_expired_is_believed() -> None:
+    disk, _ = noted(new_disk(), *[b"x" * 3000] * 60)
+    store = open_store(disk, BrokerRole.SLAVE)
+    store.log.queue.remove(store.log.queue.files[0])
+    store.disk.remove(PATH)
+    known = store.known_confirmed
+    assert holds_what_it_noted(store, EpochHistory())
+    assert store.known_confirmed == known > store.log.min_offset > 0
+
+
+def test_a_barrier_that_went_with_the_end_of_the_log_leaves_what_was_durable() -> None:
+    disk, durable = noted(new_disk(), b"1")
+    master = open_master(disk.copied(), nonce=8)
+    holds_what_it_noted(master.store, master.history)
+    master.store.confirm(PhyOffset(put(master, b"2").end_offset))  # as a power cut leaves it
+    mixed = close(master).copied(disk, ("commitlog/", "consumequeue/", "config/", "queueends"))
+    store = open_store(mixed, BrokerRole.SLAVE)
+    note = store.checkpoint.note
+    assert (store.log.max_offset, note.durable, note.confirmed_by) == (
+        durable,
+        durable,
+        (durable, 8),
+    )
+    assert holds_what_it_noted(store, recover_history(store))
+    assert (note.confirmed, note.durable) == (durable, durable)
+
+
+def test_the_bytes_before_a_barrier_are_of_the_mastership_before_it() -> None:
+    history = EpochHistory((EpochEntry(Epoch(1), 0, 7), EpochEntry(Epoch(2), 50, 8)))
+    assert [history.wrote(end) for end in (0, 1, 50, 51)] == [(0, 0), (0, 7), (0, 7), (50, 8)]
 
 
 def test_where_log_and_file_differ_the_log_is_right() -> None:

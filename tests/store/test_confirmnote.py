@@ -45,6 +45,21 @@ def test_a_half_written_note_leaves_the_previous_one_valid() -> None:
         assert note.confirmed in (20, 30)
 
 
+def test_a_note_names_who_wrote_what_is_confirmed_and_one_of_an_older_version_nobody() -> None:
+    page = memory()
+    note = ConfirmNote()
+    note.attach(page)
+    note.wrote = lambda end: (5, 2**64 - 1) if end > 50 else (1, 7)
+    note.raise_to(80, 40)
+    again = ConfirmNote()
+    again.attach(page)
+    assert (again.confirmed_by, again.durable_by) == ((5, 2**64 - 1), (1, 7))
+    note.lower_to(20)
+    page[68:SLOT_BYTES] = page[SLOT_BYTES + 68 :] = 0  # where versions before it end
+    again.attach(page)
+    assert (again.confirmed, again.confirmed_by, again.durable_by) == (20, (0, 0), (0, 0))
+
+
 def test_garbage_claims_nothing() -> None:
     note = ConfirmNote()
     note.attach(np.full(2 * SLOT_BYTES, 0xA5, np.uint8))
