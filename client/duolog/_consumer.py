@@ -127,9 +127,12 @@ class Consumer(Owned):
             reader = GroupReader(self._router, replica_group, consumption, member, self._arrived)
             try:
                 await reader.start()
-            except BaseException:
+            except BaseException as error:
                 await reader.close(commit=False)
-                raise
+                if not (self._started and isinstance(error, DuologError)):
+                    raise
+                log.warning("cannot read in replica group %s yet: %s", replica_group, error)
+                continue
             self._readers[replica_group] = reader
 
     async def _begun(
@@ -387,6 +390,9 @@ class Consumer(Owned):
             if found is not None:
                 self._turn += k
                 return found
+        silences = [reader.silence for reader in readers]
+        if silences and all(silences) and (error := silences[0]) is not None:
+            raise error  # where another replica group answers, its messages may come
         return None
 
     def take_back(self) -> None:

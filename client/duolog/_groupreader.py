@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from functools import partial
 
 from duolog._background import Background
 from duolog._errors import (
@@ -86,6 +87,7 @@ class GroupReader:
         self._arrived = arrived
         self._background = Background()
         self._error: DuologError | None = None
+        self._silences: dict[str, DuologError] = {}  # what has had no answer for long, and why
         # The rest of the batch in hand, to be taken from: each message counts as `get` does.
         self.at_hand: Iterator[Message] = iter(())
         self._handed: tuple[Queue, int] | None = None  # see `_settle`
@@ -134,7 +136,9 @@ class GroupReader:
 
     async def _subscribe(self) -> None:
         # After a break: where the group's master answers, rather than anywhere.
-        await self._subscription.run(lambda: self._connection.endpoint)
+        await self._subscription.run(
+            lambda: self._connection.endpoint, partial(self._silent, "read")
+        )
 
     async def close(self, commit: bool = True) -> None:
         """Commit what was consumed, leave the group. Bounded; may be called again."""
@@ -178,11 +182,27 @@ class GroupReader:
             try:
                 pending = await self._heartbeat()
                 failing_since = None
+                self._silent("join", None)
             except REPEATED as error:
                 failing_since = failing_since or loop.time()
-                log.warning("heartbeat of group %s failed: %s", self.group, error)
                 if loop.time() - failing_since > max(self._timeout, self._session):
-                    raise
+                    self._silent("join", error)
+                else:
+                    log.warning("heartbeat of group %s failed: %s", self.group, error)
+
+    def _silent(self, call: str, error: DuologError | None) -> None:
+        """A call has had no answer for long, and is tried on; None: it has one."""
+        if error is None:
+            self._silences.pop(call, None)
+        elif call not in self._silences:
+            self._silences[call] = error
+            log.warning("replica group %s is silent, and tried on: %s", self.replica_group, error)
+            self._arrived.set()
+
+    @property
+    def silence(self) -> DuologError | None:
+        """Why nothing has come from the replica group for long; None where something may come."""
+        return next(iter(self._silences.values()), None)
 
     async def _heartbeat(self) -> bool:
         """Tell the node we live; take on and let go of queues. True while some are awaited."""

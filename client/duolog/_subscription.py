@@ -40,13 +40,14 @@ class Subscription:
 
         connection: of the subscription's own. first: what every stream begins with, but for queues
         and credit. take: hands what arrives to the prefetch. patience: seconds without a stream
-        after which the subscription fails.
+        after which the node counts as silent.
         """
         self._connection = connection
         self._prefetch = prefetch
         self._first = first
         self._take = take
         self._patience = patience
+        self._silent: Callable[[DuologError | None], None] = lambda _: None
         self._wake = asyncio.Event()  # the prefetch may have a command
         self._room = asyncio.Event()  # the prefetch is not full
         self._connected = False
@@ -57,11 +58,16 @@ class Subscription:
         self._wake.set()
         self._room.set()
 
-    async def run(self, hint: Callable[[], str]) -> None:
+    async def run(
+        self, hint: Callable[[], str], silent: Callable[[DuologError | None], None]
+    ) -> None:
         """Keep a stream open until cancelled. Raises what the node refuses it with.
 
-        hint: the endpoint that is most likely to answer, after a stream broke.
+        hint: the endpoint that is most likely to answer, after a stream broke. silent: called with
+        the reason where there was no stream for long, which is tried on, and with None once there
+        is one.
         """
+        self._silent = silent
         loop = asyncio.get_running_loop()
         failing_since: float | None = None
         while True:
@@ -75,8 +81,9 @@ class Subscription:
                 failing_since = loop.time()
             pause = self._back_off.next()
             if loop.time() + pause >= failing_since + self._patience:
-                raise error
-            log.warning("the subscription broke and is reopened: %s", error)
+                self._silent(error)
+            else:
+                log.warning("the subscription broke and is reopened: %s", error)
             await self._connection.rotate(self._connection.moves, hint())
             await asyncio.sleep(pause)
 
@@ -117,6 +124,7 @@ class Subscription:
                 _fill(request, command)
                 await uncancelled(call.write(request))
                 self._connected = True
+                self._silent(None)
                 request = wire.SubscribeRequest()
         except BROKEN as failure:
             log.debug("the subscription broke while writing: %s", failure)  # reading says why

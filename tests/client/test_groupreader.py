@@ -558,7 +558,7 @@ async def test_a_subscription_looks_for_the_master_after_a_break(place: Place) -
     calls, hints = Calls(), list[str]()
     reader = reader_at(place, calls)
 
-    async def run(hint: Any) -> None:
+    async def run(hint: Any, silent: Any) -> None:
         hints.append(hint())
 
     calls.endpoint = "m:1"  # type: ignore[attr-defined]
@@ -611,19 +611,24 @@ async def test_heartbeats_go_on_for_a_session_without_an_answer(
     unknown = duolog.ResultUnknown("the mastership ended")  # of the commit of a queue, say
     ours = Share({FIRST, SECOND})
     place.answers = [failed, unknown, Share({FIRST, SECOND}, pending=True), failed, ours, failed]
-    place.answers += [failed] * 9
+    place.answers += [failed] * 4 + [ours]
+    silences = list[bool]()
 
     async def sleep(seconds: float) -> None:
         nonlocal now
         waits.append(seconds)
+        silences.append(reader.silence is failed)
         now += 3.0
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     reader._timeout, reader._session = 1.0, 6.0
-    with pytest.raises(duolog.Unavailable):
+    reader._arrived.clear()
+    with pytest.raises(IndexError):  # no answer is left
         await reader._heartbeats()
-    assert len(place.answers) == 6, "more than 6 s after the first of four in a row"
-    assert waits == [*[2.0] * 3, *[_groupreader.PENDING_SECONDS] * 2, *[2.0] * 4]
+    quiet = [*[False] * 9, True, True, False]
+    assert silences == quiet, "more than 6 s after the first of five in a row, and until an answer"
+    assert waits == [*[2.0] * 3, *[_groupreader.PENDING_SECONDS] * 2, *[2.0] * 7]
+    assert reader._arrived.is_set(), "who waits for a message learns of it"
 
 
 async def test_what_ends_a_background_task_reaches_the_program(

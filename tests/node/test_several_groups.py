@@ -236,6 +236,47 @@ async def test_a_group_that_cannot_be_joined_is_joined_by_a_later_try(
         await consumer.close()
 
 
+@pytest.mark.usefixtures("quick_groups")
+async def test_a_silent_group_ends_the_reading_only_where_all_are_silent(
+    nodes: dict[str, Node],
+) -> None:
+    async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        async with client.consumer("g", "T") as consumer:
+            a, b = (consumer._readers[name] for name in ("broker-a", "broker-b"))
+            b._silent("read", duolog.Unavailable("b does not answer"))
+            await producer.send("T", b"1", group="broker-a")
+            assert (await received(consumer)).body == b"1"
+            assert await consumer.get(timeout=0) is None
+            a._silent("read", duolog.Unavailable("a does not answer"))
+            with pytest.raises(duolog.Unavailable, match="a does not answer"):
+                await consumer.get(timeout=0)
+            b._silent("read", None)
+            await producer.send("T", b"2", group="broker-b")
+            assert (await received(consumer)).body == b"2"
+
+
+async def test_a_group_that_cannot_be_joined_later_hinders_no_other(
+    nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client_of(nodes["broker-a"]) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.consumer("g", "T") as consumer:
+            for reader in consumer._readers.values():
+                await reader.close()
+            consumer._readers.clear()
+            start = GroupReader.start
+
+            async def silent(reader: GroupReader) -> None:
+                if reader.replica_group == "broker-a":  # the first one that is tried
+                    raise duolog.Unavailable("no answer")
+                await start(reader)
+
+            monkeypatch.setattr(GroupReader, "start", silent)
+            await consumer._join()
+            assert list(consumer._readers) == ["broker-b"]
+
+
 async def test_a_topic_is_unknown_only_where_every_group_says_so(nodes: dict[str, Node]) -> None:
     """While no node of a group has an address, topics of that group do not count as unknown."""
     async with client_of(nodes["broker-a"]) as client:
