@@ -244,14 +244,14 @@ async def test_a_silent_group_ends_the_reading_only_where_all_are_silent(
         await client.admin.create_topic("T", 1)
         async with client.consumer("g", "T") as consumer:
             a, b = (consumer._readers[name] for name in ("broker-a", "broker-b"))
-            b._silent("read", duolog.Unavailable("b does not answer"))
+            b._silent("a test", duolog.Unavailable("b does not answer"))
             await producer.send("T", b"1", group="broker-a")
             assert (await received(consumer)).body == b"1"
             assert await consumer.get(timeout=0) is None
-            a._silent("read", duolog.Unavailable("a does not answer"))
+            a._silent("a test", duolog.Unavailable("a does not answer"))
             with pytest.raises(duolog.Unavailable, match="a does not answer"):
                 await consumer.get(timeout=0)
-            b._silent("read", None)
+            b._silent("a test", None)
             await producer.send("T", b"2", group="broker-b")
             assert (await received(consumer)).body == b"2"
 
