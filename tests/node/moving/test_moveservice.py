@@ -371,7 +371,10 @@ async def test_puts_are_told_that_the_disk_is_full_and_do_not_wait_for_the_seal(
     assert (await task).state == "DONE"
 
 
-async def test_puts_wait_while_no_change_is_taken(source: Source) -> None:
+async def test_puts_wait_while_no_change_is_taken(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duolog_server.node.moving.runningmove.SEAL_SECONDS", 8.0)
     metadata = source.broker.metadata
     taken = metadata.refused
     source.target.lost.add(Reserve)
