@@ -1,13 +1,17 @@
 """Messages that a topic keeps for a shorter time than the log, and messages that were trimmed."""
 
+import asyncio
+import errno
 import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duolog
 import numpy as np
 import pytest
+import structlog
 from duolog import QueuePlace, Start
 from hypothesis import given
 from hypothesis import strategies as st
@@ -167,6 +171,84 @@ async def test_a_topic_that_cannot_expire_yet_hinders_no_other_one(
         monkeypatch.setattr(retention, "_expired", some)
         await retention.round()
         assert await begins_at(client) == [20]
+
+
+@pytest.mark.parametrize("change", ["alter", "alter later", "make anew"])
+async def test_a_topic_that_changed_while_a_round_counted_does_not_expire_by_what_was(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    node = await start_node()
+    metadata, retention = broker_of(node).metadata, broker_of(node).retention
+    async with client_of(node) as client:
+        await filled(client, retention_hours=6)
+        await until(lambda: broker_of(node).store.queue_range("T", 0) == (0, 20))
+        older(node, 7)
+        expired, applied = retention._expired, asyncio.Event()
+        altering: list[asyncio.Task[Any]] = []
+
+        async def changed(config: Any, slices: Any) -> dict[int, int]:
+            monkeypatch.undo()
+            row = await expired(config, slices)
+            if change == "alter":
+                await client.admin.alter_topic("T", retention_hours=8)
+            elif change == "alter later":  # it is stored, and readers do not see it yet
+                config = replace(config, retention_hours=8)
+                altering.append(asyncio.ensure_future(metadata.put_topic(config)))
+                altering[0].add_done_callback(lambda _: applied.set())
+                await asyncio.sleep(0)
+                assert not applied.is_set()
+            else:
+                await client.admin.delete_topic("T")
+                await filled(client, retention_hours=8)
+                await until(lambda: broker_of(node).store.queue_range("T", 0) == (20, 40))
+                row = {0: 40}
+            return row
+
+        monkeypatch.setattr(retention, "_expired", changed)
+        await retention.round()
+        await asyncio.gather(*altering)
+        assert await begins_at(client) == [20 if change == "make anew" else 0]
+        await retention.round()
+        assert await begins_at(client) == [20 if change == "make anew" else 0]
+        older(node, 2)
+        await retention.round()
+        assert await begins_at(client) == [40 if change == "make anew" else 20]
+
+
+async def test_a_topic_whose_files_cannot_be_read_hinders_no_other_one_and_is_reported_once(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    broker = broker_of(node)
+    retention, store_time = broker.retention, broker.store.store_time
+    async with client_of(node) as client:
+        await filled(client, retention_hours=6)
+        await client.admin.create_topic("A", 1, retention_hours=6)
+        async with client.producer() as producer:
+            await producer.send("A", b"a")
+        await until(lambda: broker.store.queue_range("A", 0) == (0, 1))
+        older(node, 7)
+
+        def broken(topic: str, queue_id: int, queue_offset: int) -> int:
+            if topic == "A":
+                raise OSError(errno.EIO, "Input/output error")
+            return store_time(topic, queue_id, queue_offset)
+
+        with monkeypatch.context() as patch, structlog.testing.capture_logs() as logs:
+            patch.setattr(broker.store, "store_time", broken)
+            for _ in range(2):
+                await retention.round()
+        assert await begins_at(client) == [20]
+        assert await begins_at(client, "A") == [0]
+        [told] = [row for row in logs if row["event"] == "messages of topics do not expire yet"]
+        assert (told["topics"], told["count"]) == (["A"], 1)
+        assert "Input/output error" in told["reason"]
+        assert retention.status() == {"topics_not_expiring": 1}
+        with structlog.testing.capture_logs() as logs:
+            await retention.round()
+        assert await begins_at(client, "A") == [1]
+        assert retention.status() == {}
+        assert [row["event"] for row in logs] == ["messages of topics expire again"]
 
 
 async def test_messages_that_are_older_than_their_topics_retention_expire(
