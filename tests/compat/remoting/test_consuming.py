@@ -78,6 +78,24 @@ async def test_clients_of_rocketmq_go_on_behind_what_was_trimmed(
     assert [one.body for one in records(found.body)] == [b"body3", b"body4"]
 
 
+async def test_a_broadcasting_client_of_rocketmq_continues_behind_what_was_trimmed(
+    remoting: Remoting, client: duolog.Client
+) -> None:
+    """It keeps its offsets in a file: of PULL_OFFSET_MOVED it would write nothing there."""
+    await filled(remoting, 5)
+    first = duolog.QueuePlace("broker-a", 0)
+    await begins(remoting, "CONSUME_FROM_FIRST_OFFSET", messageModel="BROADCASTING")
+    for minimum, bodies in ((3, [b"body3", b"body4"]), (5, [])):
+        await client.admin.trim_topic("T", queue=first, offset=minimum)
+        below = await remoting.pull("g", "T", 1)
+        assert below.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert below.fields["nextBeginOffset"] == below.fields["minOffset"] == str(minimum)
+        found = await remoting.pull("g", "T", minimum)
+        assert [one.body for one in records(found.body)] == bodies
+    ahead = await remoting.pull("g", "T", 99)
+    assert ahead.code == ResponseCode.PULL_OFFSET_MOVED
+
+
 async def test_records_are_found_across_files_of_the_log(node: Node, remoting: Remoting) -> None:
     size = 60_000
     for k in range(40):  # of 1 MiB each
