@@ -20,6 +20,7 @@ from duolog_server.node.service.retention import OldestRecords
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.consumequeue import BLANK
+from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.retention import HOUR_MS
 from tests.node.election.test_failover import Voters
 from tests.node.replicas import WAIT_SECONDS, Group, broker_of, caught_up, client_of
@@ -381,6 +382,46 @@ async def test_what_cannot_be_stored_is_for_the_next_round(
         assert await begins_at(client) == [0]
         await broker.retention.round()
         assert await begins_at(client) == [20]
+
+
+async def test_a_worker_goes_on_behind_messages_that_were_trimmed_while_it_had_them(
+    own: duolog.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await filled(own, 4)
+    handled: list[bytes] = []
+    async with own.consumer("g", "T", commit_interval=0.05) as consumer:
+
+        async def handle(message: duolog.Message) -> None:
+            handled.append(message.body)
+            if message.queue_offset == 0:
+                await own.admin.trim_topic("T", queue=FIRST, offset=2)
+                raise RuntimeError("this one failed")
+            if message.queue_offset == 3:
+                consumer.stop()
+
+        await consumer.run(handle)
+    assert handled == [b"00", b"01", b"02", b"03"]
+    assert "is not retried, as it is gone: T/0 has no message at 0: it has those from 2" in (
+        caplog.text
+    )
+    [row] = (await own.admin.group("g")).queues
+    assert (row.topic, row.committed) == ("T", 4)
+
+
+async def test_a_message_that_the_master_cannot_read_yet_is_not_gone(
+    own: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave may have shown it, while a full disk keeps the master's queues behind its log."""
+    await filled(own, 4)
+    async with own.consumer("g", "T") as consumer:
+        message = await consumer.get(timeout=WAIT_SECONDS)
+        assert message is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(MessageStore, "queue_range", lambda *_: (0, 0))
+            patch.setattr(MessageStore, "record_at", lambda *_: None)
+            with pytest.raises(duolog.Busy, match="T/0 0 cannot be read here yet"):
+                await consumer.send_back(message)
+        assert await consumer.send_back(message) == "%RETRY%g"
 
 
 # -- the oldest records of several queues ----------------------------------------------------------
