@@ -294,6 +294,35 @@ async def test_the_ends_of_a_queue_are_told(remoting: Remoting) -> None:
     assert (await offset(remoting, RequestCode.GET_MAX_OFFSET, queueId=9))[0] != 0
 
 
+async def test_an_offset_by_time_is_that_of_the_first_or_the_last_message_of_that_time(
+    node: Node, remoting: Remoting, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Boundary types of RocketMQ 5; below what was trimmed lies nothing."""
+    store_times = broker_of(node).times
+    times = [store_times.store_ms() + after for after in (1000, 2000, 3000)]
+    async with client.producer() as producer:
+        for time_ms in times:
+            monkeypatch.setattr(store_times, "store_ms", lambda at=time_ms: at)
+            await producer.send_batch("T", [b"a", b"b", b"c"], queue_id=0)
+    search = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+
+    async def found(at_ms: int) -> list[int]:
+        kinds = ({}, {"boundaryType": "LOWER"}, {"boundaryType": "upper"})
+        rows = [await offset(remoting, search, timestamp=at_ms, **kind) for kind in kinds]
+        assert rows[0] == rows[1]
+        return [row[1] for row in rows[1:]]
+
+    assert await found(times[1]) == [3, 5]
+    assert await found(times[1] - 1) == [3, 2]
+    assert await found(times[0] - 1) == [0, 0]
+    assert await found(times[2] + 1) == [9, 8]
+    await client.admin.trim_topic("T", queue=duolog.QueuePlace("broker-a", 0), offset=4)
+    assert await found(times[0]) == [4, 4]
+    assert await found(times[1]) == [4, 5]
+    await client.admin.trim_topic("T", queue=duolog.QueuePlace("broker-a", 0), offset=9)
+    assert await found(times[0]) == await found(times[2] + 1) == [9, 9]
+
+
 async def test_a_new_group_begins_at_the_start_of_a_small_topic(remoting: Remoting) -> None:
     query = RequestCode.QUERY_CONSUMER_OFFSET
     await filled(remoting, 3)
