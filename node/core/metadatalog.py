@@ -367,9 +367,9 @@ class MetadataLog:
 
     def _apply_readable(self) -> None:
         low, high = self._store.queue_range(SYSTEM_TOPIC, QUEUE)
+        tables, self._read = self.tables, min(self._read, high)  # a slave's log may have been cut
         if not high:
             return
-        tables = self.tables
         tables.applied = max(tables.applied, low)
         self._read = max(min(self._read, tables.applied), low)
         while self._read < high:

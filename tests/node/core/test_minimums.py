@@ -101,3 +101,27 @@ def test_a_minimum_behind_the_end_of_a_queue_is_lowered_to_it(tmp_path: Path) ->
         assert read_all(node.store, "T", 1) == [b"c"]
         assert node.store.queue_range("T", 0) == (QueueOffset(1), QueueOffset(2))
         crash(node.store)
+
+
+def test_a_slave_that_was_cut_hides_the_same_once_its_log_is_copied_again(tmp_path: Path) -> None:
+    """It has read as many records as the master, whose tables come before the messages."""
+    with directory_in_memory(tmp_path) as path:
+        node = Directory(path)
+        node.run(node.metadata.put_topic(node.metadata.new_topic("T", 1, 6)))
+        put(node.store, [b"%d" % k for k in range(12)])
+        node.settle()
+        kept = node.store.max_offset
+
+        def rest() -> None:
+            put(node.store, [b"%d" % k for k in range(12, 20)])
+            node.settle()
+            node.run(trim(node.metadata, 0, 15))
+
+        rest()
+        tables = node.metadata.snapshot_bytes()
+        node.store.truncate(kept)
+        node.metadata.adopt_snapshot(tables)
+        rest()
+        assert node.store.queue_range("T", 0) == (15, 20)
+        assert read_all(node.store, "T", 0)[0] == b"15"
+        crash(node.store)
