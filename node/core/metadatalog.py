@@ -147,7 +147,7 @@ class MetadataLog:
         # Called with forgotten light queues and their ends.
         self.light_queues_forgotten: list[Callable[[dict[str, int]], None]] = []
         self._read = 0  # queue offset up to which records were read
-        self._adopted = 0  # up to which a slave's tables are newer than its queues
+        self._ahead = 0  # up to which the tables are newer than the queues; 0: they are not
         self._waiting: dict[int, asyncio.Future[None]] = {}
         # Changes stored at a queue offset and not applied yet; their callers may be gone.
         self._creating: dict[str, tuple[int, TopicConfig]] = {}
@@ -390,8 +390,7 @@ class MetadataLog:
                 break
             self._read = result.next_offset
             tables.applied = max(tables.applied, self._read)
-            if 0 < self._adopted <= self._read:
-                self._adopted = 0
+            if 0 < self._ahead <= self._read:
                 self._apply_floors()  # the queues had not come so far
         self._tell_of_crossings()
         self.progress.note(tables, self._log.times.mono_ms())
@@ -449,8 +448,12 @@ class MetadataLog:
     def _apply_floors(self) -> None:
         """Hide the messages of deleted topics, and those below the minimums of others.
 
-        A slave removes the files of deleted topics at the next start.
+        A slave removes the files of deleted topics at the next start. Where the tables are newer
+        than the queues (a slave's are its master's, and a full disk stops the queues), again once
+        those have come as far.
         """
+        read = self._store.queue_range(SYSTEM_TOPIC, QUEUE)[1]
+        self._ahead = self.tables.applied if read < self.tables.applied else 0
         for topic in self.tables.floors:
             self._apply_floors_of(topic)
         for topic in self.tables.minimums:
@@ -485,7 +488,6 @@ class MetadataLog:
         self._lacking = False
         self._tell_quotas()
         self._apply_floors()
-        self._adopted = self.tables.applied
         self._store.keep_to(self.tables.moves, self.tables.applied)
         self.catch_up()
 
