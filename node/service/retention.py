@@ -147,12 +147,13 @@ class TopicRetention:
         self, config: TopicConfig, queues: Iterable[int], slices: Slices
     ) -> dict[int, int]:
         allowance, total = Allowance(slices, ENTRIES_MAX), 0
+        store, name = self._core.store, config.name
+        lows = {one: store.queue_range(name, one)[0] for one in queues}
         for queue_id in queues:
             counted = await self._log_bytes.of(config.name, queue_id, allowance)
             if counted is None:
                 return {}  # the next round continues to count
             total += counted
-        store, name = self._core.store, config.name
         oldest = OldestRecords.of(store, name, queues)
         excess = total - config.retention_bytes
         while excess > 0 and allowance.left > 0:
@@ -162,6 +163,8 @@ class TopicRetention:
                 break
             excess -= passed
             allowance.left -= entries
+        if any(store.queue_range(name, one)[0] != low for one, low in lows.items()):
+            return {}  # counted are bytes that went meanwhile: others would go in their place
         return oldest.offsets
 
 

@@ -293,6 +293,33 @@ async def test_the_oldest_messages_of_a_topic_expire_where_it_keeps_so_many_byte
         assert await begins_at(client) == [20, 20]
 
 
+async def test_no_more_expires_where_messages_are_hidden_while_their_bytes_are_counted(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their bytes are counted already, and would have to come from other messages."""
+    node = await start_node()
+    retention = broker_of(node).retention
+    async with client_of(node) as client:
+        await filled(client, queues=2)
+        [part] = await client.admin.topics(["T"], sizes=True)
+        of_queue, other = (row.log_bytes or 0 for row in part.stats)
+        await client.admin.alter_topic("T", retention_bytes=other + of_queue // 2)
+        count = retention._log_bytes.of
+
+        async def trimmed(topic: str, queue_id: int, allowance: Any) -> int | None:
+            found = await count(topic, queue_id, allowance)
+            if queue_id == 0:
+                await client.admin.trim_topic("T", queue=FIRST, offset=15)
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(retention._log_bytes, "of", trimmed)
+            await retention.round()
+        assert await begins_at(client) == [15, 0]
+        await retention.round()
+        assert await begins_at(client) == [15, 0]
+
+
 async def test_a_slave_hides_the_same_and_goes_on_with_that(
     start_node: StartNode, tmp_path: Path
 ) -> None:
