@@ -307,7 +307,8 @@ async def test_an_offset_by_time_is_that_of_the_first_or_the_last_message_of_tha
     search = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
 
     async def found(at_ms: int) -> list[int]:
-        kinds = ({}, {"boundaryType": "LOWER"}, {"boundaryType": "upper"})
+        kinds: list[dict[str, str]]
+        kinds = [{}, {"boundaryType": "LOWER"}, {"boundaryType": "upper"}]
         rows = [await offset(remoting, search, timestamp=at_ms, **kind) for kind in kinds]
         assert rows[0] == rows[1]
         return [row[1] for row in rows[1:]]
