@@ -92,14 +92,15 @@ class TopicRetention:
     async def _raise(
         self, found: Iterable[tuple[TopicConfig, dict[int, int]]], failing: dict[str, str]
     ) -> None:
-        """failing: gets the topics whose minimums could not be raised, with the reason."""
+        """failing: gets the topics whose minimums could not be raised, with the reason. Raises
+        NotMaster.
+        """
         wanted = {config.name: row for config, row in found if self._is_current(config)}
         try:
             if wanted:
                 await self._core.metadata.raise_minimums(wanted)
-        except sdk.NotMaster:
-            raise
         except FAILURES as error:
+            self._core.admission.check_current()  # a change that finds no room is refused alike
             failing.update(dict.fromkeys(wanted, str(error)))
 
     def _is_current(self, config: TopicConfig) -> bool:

@@ -22,6 +22,7 @@ from duolog_server.store.clocks import WallMs
 from duolog_server.store.consumequeue import BLANK
 from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.retention import HOUR_MS
+from duolog_server.store.status import RunningFlags
 from tests.node.election.test_failover import Voters
 from tests.node.replicas import WAIT_SECONDS, Group, broker_of, caught_up, client_of
 from tests.nodefixtures import StartNode
@@ -250,6 +251,25 @@ async def test_a_topic_whose_files_cannot_be_read_hinders_no_other_one_and_is_re
         assert await begins_at(client, "A") == [1]
         assert retention.status() == {}
         assert [row["event"] for row in logs] == ["messages of topics expire again"]
+
+
+async def test_a_full_disk_is_why_topics_do_not_expire(start_node: StartNode) -> None:
+    node = await start_node()
+    broker = broker_of(node)
+    async with client_of(node) as client:
+        await filled(client, retention_hours=6)
+        await until(lambda: broker.store.queue_range("T", 0) == (0, 20))
+        older(node, 7)
+        broker.store.flags.set(RunningFlags.DISK_FULL)
+        with structlog.testing.capture_logs() as logs:
+            await broker.retention.round()
+        broker.store.flags.clear(RunningFlags.DISK_FULL)
+        [told] = [row for row in logs if row["event"] == "messages of topics do not expire yet"]
+        assert told["topics"] == ["T"]
+        assert "full" in told["reason"]
+        assert broker.retention.status() == {"topics_not_expiring": 1}
+        await broker.retention.round()
+        assert await begins_at(client) == [20]
 
 
 async def test_messages_that_are_older_than_their_topics_retention_expire(
