@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -398,6 +399,37 @@ async def test_queue_files_of_hidden_messages_are_deleted_once_the_note_tells_of
     assert recovered is not None
     assert not recovered.rebuilt_queues
     assert broker_of(node).store.queue_range("T", 0) == (2200, 2500)
+
+
+async def test_a_queue_file_that_cannot_be_removed_hinders_no_other_one(
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    async with client_of(node) as client:
+        await filled(client, 1200, queues=2)
+        for queue_id in range(2):
+            place = QueuePlace("broker-a", queue_id)
+            await client.admin.trim_topic("T", queue=place, offset=1100)
+    await node.stop()  # which notes the ends of all queues
+    broker = broker_of(await start_node())
+    queues, cleaner = broker.store.queues, broker.log._cleaner
+    unlink = os.unlink
+
+    def refused(path: Any, **how: Any) -> None:
+        if "/T/0/" in str(path):
+            raise OSError(errno.EIO, "Input/output error")
+        unlink(path, **how)
+
+    with monkeypatch.context() as patch, structlog.testing.capture_logs() as logs:
+        patch.setattr(os, "unlink", refused)
+        for _ in range(2):
+            await cleaner._clean_once()
+    assert [one.queue_id for one in queues if one.has_hidden_files] == [0]
+    assert [(row["event"], row["reason"]) for row in logs] == [
+        ("cannot remove queue files of hidden messages", "T/0: Input/output error")
+    ]
+    await cleaner._clean_once()
+    assert not any(one.has_hidden_files for one in queues)
 
 
 async def test_a_deleted_topic_takes_its_minimums_with_it(own: duolog.Client) -> None:
