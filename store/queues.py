@@ -181,6 +181,14 @@ class ConsumeQueues:
         if queue.has_hidden_files:  # also at a start: a stop may have come before the note
             self.hidden.add(key)
 
+    def show_hidden(self, key: QueueKey, physical_offset: int) -> None:
+        """Begin a queue again with its first entry of a record at or after an offset."""
+        queue = self.table.get(key)
+        if queue is not None:
+            queue.forget_minimum()
+            queue.correct_min_offset(physical_offset)
+            self.changed.add(key)
+
     def delete_hidden(self) -> int:
         """Remove files, never a queue's last, of entries below its minimum alone; how many.
 

@@ -478,11 +478,16 @@ class MetadataLog:
         """On a slave: take the master's tables as of the handshake; later changes come from the
         log.
         """
+        before = self.tables.minimums
         try:
             self.tables.adopt(data)
         except BadMessage as error:
             log.error("cannot read the master's metadata", reason=error.reason)
             return
+        for topic, row in before.items():
+            for queue_id, minimum in row.items():
+                if self.tables.hidden_below(topic, queue_id) < minimum:
+                    self._store.show_hidden(topic, queue_id)  # an unclean election lost the change
         self._store.reserve(SavedEnds.of(json.loads(data)))
         self._missing_after = None  # the master knows which topics exist
         self._lacking = False

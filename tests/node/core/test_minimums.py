@@ -154,3 +154,25 @@ def test_a_start_whose_queues_are_behind_its_tables_hides_the_same_once_they_are
         node.settle()
         assert node.store.queue_range("T", 0) == (15, 20)
         crash(node.store)
+
+
+def test_a_slave_shows_what_its_master_shows_where_a_trim_was_lost(tmp_path: Path) -> None:
+    """As by an unclean election: the slave was cut, and its queues begin where its master's do."""
+    with directory_in_memory(tmp_path) as path:
+        node = Directory(path)
+        node.run(node.metadata.put_topic(node.metadata.new_topic("T", 1, 6)))
+        put(node.store, [b"%d" % k for k in range(12)])
+        node.settle()
+        kept, tables = node.store.max_offset, node.metadata.snapshot_bytes()
+        put(node.store, [b"%d" % k for k in range(12, 20)])
+        node.settle()
+        node.run(trim(node.metadata, 0, 15))
+        node.store.truncate(kept)
+        node.metadata.adopt_snapshot(tables)
+        assert node.store.queue_range("T", 0) == (0, 12)
+        flush_all(node.store)
+        node.save()
+        node.store.shutdown()
+        node.open()
+        assert node.store.queue_range("T", 0) == (0, 12)
+        crash(node.store)
