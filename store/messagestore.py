@@ -526,6 +526,10 @@ class MessageStore:
         """
         self.queues.raise_minimum((topic, queue_id), queue_offset)
 
+    def show_hidden(self, topic: str, queue_id: int) -> None:
+        """Show messages of a queue again that are still held. Raises OSError."""
+        self.queues.show_hidden((topic, queue_id), self.log.min_offset)
+
     def drop_unbegun(self, topic: str, queue_id: int, floor: int) -> None:
         """At start: remove files of a queue that has no message, and ends below its floor.
 

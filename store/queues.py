@@ -46,6 +46,7 @@ class ConsumeQueues:
         self.fresh: set[QueueKey] = set()  # those of them that got any since the last flush
         self.changed: set[QueueKey] = set()  # since the last note of their ends
         self.hidden: set[QueueKey] = set()  # may have files of entries below their minimum alone
+        self.not_deleted = ""  # why some of these could not be removed in the last round
         self.ends = QueueNotes(disk)
         self.noted: Noted | None = None  # what was there when the store was opened
         self.trusted: set[QueueKey] = set()  # whose files are unchanged since the note
@@ -180,15 +181,29 @@ class ConsumeQueues:
         if queue.has_hidden_files:  # also at a start: a stop may have come before the note
             self.hidden.add(key)
 
+    def show_hidden(self, key: QueueKey, physical_offset: int) -> None:
+        """Begin a queue again with its first entry of a record at or after an offset."""
+        queue = self.table.get(key)
+        if queue is not None:
+            queue.forget_minimum()
+            queue.correct_min_offset(physical_offset)
+            self.changed.add(key)
+
     def delete_hidden(self) -> int:
         """Remove files, never a queue's last, of entries below its minimum alone; how many.
 
-        Only once the note tells of that minimum: after a kill, they would be missed without it.
+        Only once the note tells of that minimum: after a kill, they would be missed without it. A
+        queue whose file cannot be removed hinders no other one; the next round tries again.
         """
-        removed = 0
+        removed, self.not_deleted = 0, ""
         for key in list(self.hidden):
             queue = self.table.get(key)
-            count = queue.delete_hidden(self.ends.minimum_of(key)) if queue is not None else 0
+            try:
+                count = queue.delete_hidden(self.ends.minimum_of(key)) if queue is not None else 0
+            except OSError as error:
+                self.not_deleted = f"{key[0]}/{key[1]}: {error.strerror or error}"
+                self.changed.add(key)  # others of its files may be gone
+                continue
             if count:
                 self.changed.add(key)
                 removed += count

@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypeVar
 from duolog._background import Background
 from duolog._backoff import BackOff
 from duolog._checks import checked_flag, checked_number, checked_whole
-from duolog._errors import BadRequest, ResultUnknown, Retryable, Unavailable
+from duolog._errors import BadRequest, NoSuchMessage, ResultUnknown, Retryable, Unavailable
 from duolog._groupreader import GroupReader
 from duolog._handlerthreads import HandlerThreads
 from duolog._inhand import Held
@@ -360,6 +360,9 @@ class Worker:
                 self._hands.readers[message.group].check()
                 unknown = isinstance(failure, ResultUnknown)
                 await asyncio.sleep(UNKNOWN_SECONDS if unknown else pauses.next())
+            except NoSuchMessage as failure:  # trimmed, or its topic was deleted: it stays away
+                log.error("%s; it is not retried, as it is gone: %s", what, failure)
+                return
             except Exception as failure:
                 log.error("%s, and it cannot be sent back: %s", what, failure)
                 raise failure from error

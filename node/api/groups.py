@@ -158,12 +158,18 @@ class GroupsService(stubs.GroupsServicer):
         check_group(request.group)
         self._admission.readable_topic(request.topic)
         await self._metadata.ensure_group(request.group)
-        record = self._core.store.record_at(
-            request.topic, request.queue_id, QueueOffset(request.queue_offset)
-        )
+        key, store = (request.topic, request.queue_id), self._core.store
+        record = store.record_at(*key, QueueOffset(request.queue_offset))
         if record is None:
+            low, high = store.queue_range(*key)
+            if high <= request.queue_offset < store.next_offset(*key):  # read from a slave
+                raise sdk.Busy(
+                    f"the message at {request.topic}/{request.queue_id} {request.queue_offset} "
+                    "cannot be read here yet"
+                )
             raise sdk.NoSuchMessage(
-                f"{request.topic}/{request.queue_id} has no message at {request.queue_offset}"
+                f"{request.topic}/{request.queue_id} has no message at {request.queue_offset}: it "
+                f"has those from {low} to {high}"
             )
         return wire.SendBackReply(
             topic=await self._retries.send_back(

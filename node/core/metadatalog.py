@@ -147,7 +147,7 @@ class MetadataLog:
         # Called with forgotten light queues and their ends.
         self.light_queues_forgotten: list[Callable[[dict[str, int]], None]] = []
         self._read = 0  # queue offset up to which records were read
-        self._adopted = 0  # up to which a slave's tables are newer than its queues
+        self._ahead = 0  # up to which the tables are newer than the queues; 0: they are not
         self._waiting: dict[int, asyncio.Future[None]] = {}
         # Changes stored at a queue offset and not applied yet; their callers may be gone.
         self._creating: dict[str, tuple[int, TopicConfig]] = {}
@@ -367,9 +367,9 @@ class MetadataLog:
 
     def _apply_readable(self) -> None:
         low, high = self._store.queue_range(SYSTEM_TOPIC, QUEUE)
+        tables, self._read = self.tables, min(self._read, high)  # a slave's log may have been cut
         if not high:
             return
-        tables = self.tables
         tables.applied = max(tables.applied, low)
         self._read = max(min(self._read, tables.applied), low)
         while self._read < high:
@@ -390,8 +390,7 @@ class MetadataLog:
                 break
             self._read = result.next_offset
             tables.applied = max(tables.applied, self._read)
-            if 0 < self._adopted <= self._read:
-                self._adopted = 0
+            if 0 < self._ahead <= self._read:
                 self._apply_floors()  # the queues had not come so far
         self._tell_of_crossings()
         self.progress.note(tables, self._log.times.mono_ms())
@@ -449,8 +448,12 @@ class MetadataLog:
     def _apply_floors(self) -> None:
         """Hide the messages of deleted topics, and those below the minimums of others.
 
-        A slave removes the files of deleted topics at the next start.
+        A slave removes the files of deleted topics at the next start. Where the tables are newer
+        than the queues (a slave's are its master's, and a full disk stops the queues), again once
+        those have come as far.
         """
+        read = self._store.queue_range(SYSTEM_TOPIC, QUEUE)[1]
+        self._ahead = self.tables.applied if read < self.tables.applied else 0
         for topic in self.tables.floors:
             self._apply_floors_of(topic)
         for topic in self.tables.minimums:
@@ -475,17 +478,21 @@ class MetadataLog:
         """On a slave: take the master's tables as of the handshake; later changes come from the
         log.
         """
+        before = self.tables.minimums
         try:
             self.tables.adopt(data)
         except BadMessage as error:
             log.error("cannot read the master's metadata", reason=error.reason)
             return
+        for topic, row in before.items():
+            for queue_id, minimum in row.items():
+                if self.tables.hidden_below(topic, queue_id) < minimum:
+                    self._store.show_hidden(topic, queue_id)  # an unclean election lost the change
         self._store.reserve(SavedEnds.of(json.loads(data)))
         self._missing_after = None  # the master knows which topics exist
         self._lacking = False
         self._tell_quotas()
         self._apply_floors()
-        self._adopted = self.tables.applied
         self._store.keep_to(self.tables.moves, self.tables.applied)
         self.catch_up()
 

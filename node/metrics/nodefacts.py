@@ -226,6 +226,8 @@ class NodeFacts:
         node.add("duolog_pop_leases", status["messages_leased"])
         node.add("duolog_waiting_polls", status["calls_waiting"])
         node.add("duolog_timers_waiting", status["timers_waiting"])
+        if broker.replication.master is not None:
+            node.add("duolog_topics_not_expiring", status.get("topics_not_expiring", 0))
         if broker.spans is not None:
             counts = broker.spans()
             node.add("duolog_spans_exported_total", counts["spans_exported"])

@@ -251,6 +251,11 @@ DUOLOG = (
     _own("waiting_polls", "Calls that wait for messages."),
     _own("timers_waiting", "Timed messages that wait for their time."),
     _own(
+        "topics_not_expiring",
+        "Topics with a retention whose messages could not be hidden in the last round.",
+        where=MASTER,
+    ),
+    _own(
         "timer_overdue_seconds",
         "For how long the first timed message has been due that is not delivered; 0 for none.",
         "seconds",

@@ -674,17 +674,20 @@ class PopService:
     async def to_dead_letters(self, group: str, handle: Handle) -> bool:
         """Store a message in the group's dead-letter topic and finish it.
 
-        Raises the errors of `send_back`; after ResultUnknown, a repeat stores it no second time.
+        One that no longer exists is finished, too: its consumer would ask for ever. Raises the
+        errors of `send_back`; after ResultUnknown, a repeat stores it no second time.
         """
         found = self._lease(group, handle)
         if found is None:
             return (group, handle) in self._settled
         key, state, _ = found
-        record = self._record(key, handle.offset)
         state.put_off(handle.offset, self._in(MOVE_MS))  # so that it is not moved twice
         stored = False
         try:
-            await self._retry.to_dead_letters(group, record)
+            await self._retry.to_dead_letters(group, self._record(key, handle.offset))
+            stored = True
+        except sdk.NoSuchMessage as error:
+            _tell_gone(key, [handle.offset], str(error))
             stored = True
         except sdk.ResultUnknown:
             stored = True
@@ -755,17 +758,21 @@ class PopService:
         the message comes behind it in the log, so both are lost, or none.
         """
         topic, _, group = key
+        gone, why = list[int](), ""
         for offset in offsets:
             if self._queues.get(key) is not state:
-                return  # deleted, or reset
+                break  # deleted, or reset
             if offset not in state.leases:
                 continue  # another reader has committed it meanwhile
             counts = not state.leases[offset].suspended
             try:
                 record = self._record(key, offset)
                 await self._retry.store_again(group, topic, record, counts=counts)
-            except (sdk.NoSuchMessage, sdk.ResultUnknown):
-                pass  # retention deleted it; or its copy is stored
+            except sdk.NoSuchMessage as error:
+                gone.append(offset)
+                why = str(error)
+            except sdk.ResultUnknown:
+                pass  # its copy is stored
             except (sdk.DuologError, StoreError) as error:
                 log.warning(
                     "cannot store a message for its next attempt yet",
@@ -777,6 +784,8 @@ class PopService:
                 continue
             if self._queues.get(key) is state:
                 self._finish(key, state, offset)
+        if gone:
+            _tell_gone(key, gone, why)
 
     # -- progress ------------------------------------------------------------------------------
 
@@ -825,3 +834,16 @@ class PopService:
             if self._queues.get(key) is state:  # the group may have gone back meanwhile
                 topic, queue = key[0], str(key[1])
                 self._saved[key] = (offsets[topic][queue], done[topic][queue])
+
+
+def _tell_gone(key: QueueKey, offsets: list[int], reason: str) -> None:
+    """Log that messages get no further attempt. reason: of the last one."""
+    log.warning(
+        "delivered messages no longer exist: given up",
+        group=key[2],
+        topic=key[0],
+        queue_id=key[1],
+        offset=offsets[0],
+        count=len(offsets),
+        reason=reason,
+    )

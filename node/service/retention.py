@@ -18,6 +18,7 @@ from duolog_server.node.core.logbytes import Allowance, LogBytes
 from duolog_server.node.core.ports import Reads
 from duolog_server.node.core.slices import Slices
 from duolog_server.store.consumequeue import BLANK
+from duolog_server.store.errors import StoreError
 from duolog_server.store.metadata import TopicConfig
 from duolog_server.store.retention import HOUR_MS
 
@@ -28,6 +29,9 @@ QUEUES_AT_ONCE = 1000  # whose minimums one record raises, but for those of a si
 ENTRIES_MAX = 1 << 24  # that one round reads of a topic: 320 MiB of queue files
 ENTRIES_AT_ONCE = 65_536  # of all queues of a topic, in one step
 QUEUE_ENTRIES_LEAST = 64  # of these, in each queue
+LOGGED_MAX = 10  # topics that one line of the log names
+# Of one topic, or of its record: the others expire. A queue's file may be damaged.
+FAILURES = (sdk.DuologError, StoreError, OSError)
 
 
 class TopicRetention:
@@ -37,6 +41,7 @@ class TopicRetention:
         """log_bytes: of the node's queues."""
         self._core = core
         self._log_bytes = log_bytes
+        self._failing: dict[str, str] = {}  # topics that do not expire now, and why
 
     async def run(self) -> None:
         """Raise minimums once a minute, until cancelled."""
@@ -46,48 +51,79 @@ class TopicRetention:
 
     def status(self) -> Mapping[str, int]:
         """See Part."""
-        return {}
+        return {"topics_not_expiring": len(self._failing)} if self._failing else {}
 
     def validate(self) -> str:
         """See Part: it keeps nothing that could be wrong."""
         return ""
 
     def role_changed(self) -> None:
-        """See Part: it keeps nothing."""
+        """See Part: this mastership tries all topics again."""
+        self._failing.clear()
 
     async def round(self) -> None:
         """Raise the minimums of all topics that have a retention; errors are for the next round."""
-        slices, found, count = Slices(), dict[str, dict[int, int]](), 0
-        async for config in slices.each(list(self._core.metadata.topics.values())):
-            if not config.retention_hours and not config.retention_bytes:
-                continue
-            try:
-                self._core.admission.check_current()
-                row = await self._expired(config, slices)
+        slices, found, count = Slices(), list[tuple[TopicConfig, dict[int, int]]](), 0
+        failing: dict[str, str] = {}
+        try:
+            async for config in slices.each(list(self._core.metadata.topics.values())):
+                if not config.retention_hours and not config.retention_bytes:
+                    continue
+                try:
+                    self._core.admission.check_current()
+                    row = await self._expired(config, slices)
+                except sdk.NotMaster:
+                    raise
+                except FAILURES as error:
+                    failing[config.name] = str(error)
+                    continue
                 if row:
-                    found[config.name], count = row, count + len(row)
-            except sdk.NotMaster:
-                return  # the next master continues
-            except sdk.DuologError as error:
-                self._complain(error)
-            if count >= QUEUES_AT_ONCE:
-                await self._raise(found)
-                found, count = {}, 0
-        await self._raise(found)
+                    found.append((config, row))
+                    count += len(row)
+                if count >= QUEUES_AT_ONCE:
+                    await self._raise(found, failing)
+                    found, count = [], 0
+            await self._raise(found, failing)
+        except sdk.NotMaster:
+            self._failing.clear()  # the next master continues
+            return
+        self._note(failing)
 
-    async def _raise(self, found: Mapping[str, dict[int, int]]) -> None:
-        exists = self._core.metadata.exists  # a topic may have been deleted meanwhile
-        wanted = {topic: row for topic, row in found.items() if exists(topic)}
+    async def _raise(
+        self, found: Iterable[tuple[TopicConfig, dict[int, int]]], failing: dict[str, str]
+    ) -> None:
+        """failing: gets the topics whose minimums could not be raised, with the reason. Raises
+        NotMaster.
+        """
+        wanted = {config.name: row for config, row in found if self._is_current(config)}
         try:
             if wanted:
                 await self._core.metadata.raise_minimums(wanted)
-        except sdk.NotMaster:
-            return  # as above
-        except sdk.DuologError as error:
-            self._complain(error)
+        except FAILURES as error:
+            self._core.admission.check_current()  # a change that finds no room is refused alike
+            failing.update(dict.fromkeys(wanted, str(error)))
 
-    def _complain(self, error: sdk.DuologError) -> None:
-        log.warning("messages of topics do not expire yet", reason=str(error))
+    def _is_current(self, config: TopicConfig) -> bool:
+        """Whether a topic is as it was; it may have been altered, or deleted and made again."""
+        metadata = self._core.metadata
+        return metadata.topics.get(config.name) is config and not metadata.creating(config.name)
+
+    def _note(self, failing: dict[str, str]) -> None:
+        """Keep which topics do not expire now, and log what has changed."""
+        before, self._failing = self._failing, failing
+        news: dict[str, list[str]] = {}
+        for topic, reason in failing.items():
+            if before.get(topic) != reason:
+                news.setdefault(reason, []).append(topic)
+        for reason, topics in news.items():
+            log.warning(
+                "messages of topics do not expire yet",
+                reason=reason,
+                topics=topics[:LOGGED_MAX],
+                count=len(topics),
+            )
+        if again := [topic for topic in before if topic not in failing]:
+            log.info("messages of topics expire again", topics=again[:LOGGED_MAX], count=len(again))
 
     async def _expired(self, config: TopicConfig, slices: Slices) -> dict[int, int]:
         """The minimums that a topic's queues are to have, where they are higher than now."""
@@ -112,12 +148,13 @@ class TopicRetention:
         self, config: TopicConfig, queues: Iterable[int], slices: Slices
     ) -> dict[int, int]:
         allowance, total = Allowance(slices, ENTRIES_MAX), 0
+        store, name = self._core.store, config.name
+        lows = {one: store.queue_range(name, one)[0] for one in queues}
         for queue_id in queues:
             counted = await self._log_bytes.of(config.name, queue_id, allowance)
             if counted is None:
                 return {}  # the next round continues to count
             total += counted
-        store, name = self._core.store, config.name
         oldest = OldestRecords.of(store, name, queues)
         excess = total - config.retention_bytes
         while excess > 0 and allowance.left > 0:
@@ -127,6 +164,8 @@ class TopicRetention:
                 break
             excess -= passed
             allowance.left -= entries
+        if any(store.queue_range(name, one)[0] != low for one, low in lows.items()):
+            return {}  # counted are bytes that went meanwhile: others would go in their place
         return oldest.offsets
 
 

@@ -22,6 +22,7 @@ class Cleaner:
         self._work = work
         self._store = work.store
         self._age_ms = age_ms
+        self._not_deleted = ""  # as it was logged last
 
     async def run(self) -> None:
         """Run every 10 s; checks the disk from the start, deletes files after 60 s."""
@@ -44,6 +45,9 @@ class Cleaner:
             hour = datetime.fromtimestamp(now / 1000).astimezone().hour
             cleaned = self._store.retention.round(now, hour, self._store.dispatcher.reput_from)
         await self._work.reclaim()
+        before, self._not_deleted = self._not_deleted, self._store.queues.not_deleted
+        if self._not_deleted and self._not_deleted != before:
+            log.warning("cannot remove queue files of hidden messages", reason=self._not_deleted)
         if cleaned.segments:
             self._store.retention.check_space()
             log.info(

@@ -53,16 +53,18 @@ def trim(
         )
 
     async def trimmed(client: "Client") -> "list[TrimmedQueue]":
-        """Hide what was shown, whatever has come since."""
+        """Hide what was shown, whatever has come since; queues that lose nothing are not asked."""
         from duolog import QueuePlace
 
-        return [
-            row
-            for one in found
-            for row in await client.admin.trim_topic(
-                topic, queue=QueuePlace(one.group, one.queue_id), offset=one.min_offset
+        rows: list[TrimmedQueue] = []
+        for one in found:
+            place = QueuePlace(one.group, one.queue_id)
+            rows += (
+                await client.admin.trim_topic(topic, queue=place, offset=one.min_offset)
+                if one.min_offset > one.first
+                else [one]
             )
-        ]
+        return rows
 
     found = asked(planned)
     if not dry_run:
@@ -93,9 +95,14 @@ def _say_trimmed(topic: str, count: int, dry_run: bool) -> None:
 
 
 async def _place(client: "Client", topic: str, queue: str) -> "QueuePlace":
-    from duolog_server.ops.inspection.moves import named_place
+    from duolog import QueuePlace
+
+    from duolog_server.ops.inspection.moves import named_place, read_place
     from duolog_server.ops.inspection.topics import parts_of
 
+    group, queue_id = read_place(queue)
+    if group:  # whose master knows whether it has that queue: no other group has to answer
+        return QueuePlace(group, queue_id)
     parts, known = await asyncio.gather(parts_of(client, topic), client.admin.moves(topic))
     return named_place(topic, queue, parts, known)
 

@@ -91,6 +91,18 @@ def current_place(
     return place
 
 
+def read_place(text: str) -> tuple[str, int]:
+    """The replica group and queue id of GROUP/QUEUE, or of QUEUE, which names no group: empty.
+
+    Raises BadRequest.
+    """
+    group, slash, number = text.rpartition("/")
+    queue_id = number_of(number, QUEUE_ID_MAX)
+    if queue_id is None or (slash and not group):
+        raise BadRequest(f"{text[:80]!r} is not a queue: give QUEUE, or REPLICA-GROUP/QUEUE")
+    return group, queue_id
+
+
 def named_place(
     topic: str, text: str, parts: Sequence[TopicDescription], known: QueueMoves
 ) -> QueuePlace:
@@ -98,14 +110,11 @@ def named_place(
 
     Raises BadRequest for a text that names no queue, or several.
     """
-    group, slash, number = text.rpartition("/")
-    queue_id = number_of(number, QUEUE_ID_MAX)
-    if queue_id is None or (slash and not group):
-        raise BadRequest(f"{text[:80]!r} is not a queue: give QUEUE, or REPLICA-GROUP/QUEUE")
+    group, queue_id = read_place(text)
     held = {part.group for part in parts}
     found = {part.group for part in parts if queue_id < part.queues}
     found |= {one.place.group for one in known.spans if one.place.queue_id == queue_id}
-    if slash:
+    if group:
         if group not in held:
             told = ", ".join(sorted(held))
             raise BadRequest(f"replica group {group!r} has no topic {topic}; it is in {told}")

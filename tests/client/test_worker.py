@@ -84,9 +84,12 @@ class Node(Calls):
         pass
 
     async def SendBack(self, request: wire.SendBackRequest, timeout: float) -> Any:
-        if self.refusals:
-            raise self.refusals.pop(0)
         found = request.queue_id, request.queue_offset
+        if self.refusals:
+            refusal = self.refusals.pop(0)
+            if isinstance(refusal, duolog.NoSuchMessage):
+                self.finished.add(found)  # there is no more to do with it
+            raise refusal
         self.back.append(found)
         self.finished.add(found)
         return wire.SendBackReply(topic="%RETRY%g")
@@ -570,12 +573,32 @@ async def test_nothing_is_sent_back_for_ever_when_the_reading_has_ended() -> Non
     assert bench.node.back == []
 
 
+async def test_a_message_that_is_gone_when_its_handler_fails_is_finished_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was trimmed, say, while it was in hand: nobody can store it again."""
+    bench = Bench()
+    bench.node.refusals = [duolog.NoSuchMessage("T/0 begins at 1")]
+    await bench.start()
+    bench.arrive(QUEUES[0], 2)
+    await turns()
+    bench.end((0, 0), Boom("why"))
+    await until(lambda: (0, 1) in bench.running)
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert "the handler raised Boom: why" in record.getMessage()
+    assert record.getMessage().endswith("is not retried, as it is gone: T/0 begins at 1")
+    await _ended(bench, "stop")
+    assert bench.node.back == []
+    assert bench.node.committed[QUEUES[0]] == 2
+
+
 @pytest.mark.parametrize("broadcasts", [False, True])
 async def test_what_cannot_be_sent_back_ends_the_worker_and_is_not_committed(
     caplog: pytest.LogCaptureFixture, broadcasts: bool
 ) -> None:
     bench = Bench(OffsetFile(None) if broadcasts else None)
-    bench.node.refusals = [duolog.NoSuchMessage("gone")]
+    bench.node.refusals = [duolog.NoPermission("not yours")]
     await bench.start(concurrency=2)
     bench.arrive(QUEUES[0], 3)
     await turns()
@@ -583,7 +606,7 @@ async def test_what_cannot_be_sent_back_ends_the_worker_and_is_not_committed(
     await turns()
     bench.end((0, 1))
     assert bench.task is not None
-    with pytest.raises(duolog.BadRequest if broadcasts else duolog.NoSuchMessage) as raised:
+    with pytest.raises(duolog.BadRequest if broadcasts else duolog.NoPermission) as raised:
         await bench.task
     assert isinstance(raised.value.__cause__, Boom)
     assert "and it cannot be sent back: " in caplog.text

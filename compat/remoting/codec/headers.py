@@ -218,11 +218,12 @@ class QueueRequest:
 
 @dataclass(frozen=True, slots=True)
 class SearchOffsetRequest:
-    """SEARCH_OFFSET_BY_TIMESTAMP."""
+    """SEARCH_OFFSET_BY_TIMESTAMP. boundary_type: of RocketMQ 5, LOWER where it is not UPPER."""
 
     topic: str
     queue_id: Int
     timestamp: Long
+    boundary_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)

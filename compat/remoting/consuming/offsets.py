@@ -243,9 +243,13 @@ class Offsets:
         return None if since is None else times.wall_ms() - (times.mono_ms() - since)
 
     async def search(self, request: Command) -> Command:
-        """SEARCH_OFFSET_BY_TIMESTAMP."""
+        """SEARCH_OFFSET_BY_TIMESTAMP: the first message stored at or after a time, or the end.
+
+        At the upper boundary, the last one stored at or before it, or the first one.
+        """
         header = read_header(SearchOffsetRequest, request.fields)
-        return await self._at(request, header, max(0, header.timestamp))
+        at = max(0, header.timestamp)
+        return await self._at(request, header, at, header.boundary_type.upper() == "UPPER")
 
     async def earliest(self, request: Command) -> Command:
         """GET_EARLIEST_MSG_STORETIME: -1 for an empty queue."""
@@ -257,9 +261,17 @@ class Offsets:
         return request.answer(0, fields={"timestamp": str(time_ms)})
 
     async def _at(
-        self, request: Command, place: QueueRequest | SearchOffsetRequest, at: Start | int
+        self,
+        request: Command,
+        place: QueueRequest | SearchOffsetRequest,
+        at: Start | int,
+        upper: bool = False,
     ) -> Command:
         await self._broker.log.caught_up()
         key = self._check_place((place.topic, place.queue_id))
-        offset = offset_at(self._core, *key, at)
+        if upper and isinstance(at, int):
+            low, _ = self._core.store.queue_range(*key)
+            offset = max(low, offset_at(self._core, *key, at + 1) - 1)
+        else:
+            offset = offset_at(self._core, *key, at)
         return request.answer(0, fields={"offset": str(offset)})

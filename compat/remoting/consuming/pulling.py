@@ -119,9 +119,9 @@ class Pulling:
         found = await (self._unless_replaced(peer, header, reading) if is_held else reading)
         if found is None:
             return self._nothing(request, header)
-        offset, result, held = found
+        held = found[2]
         try:
-            return self._answer(request, header, offset, result)
+            return self._answer(peer, request, header, found)
         finally:
             peer.after_answer(lambda: reader.untaken.give(who.address, held))
 
@@ -217,11 +217,12 @@ class Pulling:
         too_small = GetMessageStatus.OFFSET_TOO_SMALL
         return request.answer(_CODES[too_small], too_small.value, fields)
 
-    def _answer(
-        self, request: Command, header: PullRequest, offset: int, result: GetResult
-    ) -> Command:
+    def _answer(self, peer: Peer, request: Command, header: PullRequest, found: Found) -> Command:
+        offset, result, _ = found
         code, following = _CODES[result.status], int(result.next_offset)
-        if code is ResponseCode.PULL_OFFSET_MOVED and self._is_before_guest(header, offset):
+        if result.status is GetMessageStatus.OFFSET_TOO_SMALL and (
+            self._broadcasts(peer, header.consumer_group) or self._is_before_guest(header, offset)
+        ):
             code = ResponseCode.PULL_RETRY_IMMEDIATELY
         if code is ResponseCode.PULL_NOT_FOUND:
             following = max(offset, following)
@@ -241,12 +242,18 @@ class Pulling:
         )
         return request.answer(code, remark, fields, body)
 
-    def _is_before_guest(self, header: PullRequest, offset: int) -> bool:
-        """Whether an offset lies before the first one that a queue had here: it has lost nothing.
+    def _broadcasts(self, peer: Peer, group: str) -> bool:
+        """Whether a client keeps its offsets in a file of its own.
 
-        A broadcasting client of RocketMQ that gets PULL_OFFSET_MOVED does not keep the offset that
-        comes with it: it would begin at 0 again and again.
+        One of RocketMQ 4 that gets PULL_OFFSET_MOVED gives the queue up without writing the offset
+        that came with it, and begins with the one in its file again and again. With
+        PULL_RETRY_IMMEDIATELY, it continues at the offset that comes with it.
         """
+        member = self._members.consumer(peer, group)
+        return member is not None and member.broadcasting
+
+    def _is_before_guest(self, header: PullRequest, offset: int) -> bool:
+        """Whether an offset lies before the first one that a queue had here: nothing is lost."""
         first = self._core.metadata.tables.moves.first_of(header.topic, header.queue_id)
         return first is not None and offset < first
 

@@ -93,6 +93,15 @@ def of_node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             "message yet` in its log",
             "timers",
         )
+    kept = node.parts.get("topics_not_expiring", 0)
+    if node.is_master and kept:
+        yield Finding(
+            WARNING,
+            "topics-not-expiring",
+            where,
+            f"topics that keep messages for longer than their retention: {kept}",
+            "see `messages of topics do not expire yet` in its log, with the topics and the reason",
+        )
     if node.write_holds:
         yield Finding(
             NOTE,

@@ -78,6 +78,24 @@ async def test_clients_of_rocketmq_go_on_behind_what_was_trimmed(
     assert [one.body for one in records(found.body)] == [b"body3", b"body4"]
 
 
+async def test_a_broadcasting_client_of_rocketmq_continues_behind_what_was_trimmed(
+    remoting: Remoting, client: duolog.Client
+) -> None:
+    """It keeps its offsets in a file: of PULL_OFFSET_MOVED it would write nothing there."""
+    await filled(remoting, 5)
+    first = duolog.QueuePlace("broker-a", 0)
+    await begins(remoting, "CONSUME_FROM_FIRST_OFFSET", messageModel="BROADCASTING")
+    for minimum, bodies in ((3, [b"body3", b"body4"]), (5, [])):
+        await client.admin.trim_topic("T", queue=first, offset=minimum)
+        below = await remoting.pull("g", "T", 1)
+        assert below.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert below.fields["nextBeginOffset"] == below.fields["minOffset"] == str(minimum)
+        found = await remoting.pull("g", "T", minimum)
+        assert [one.body for one in records(found.body)] == bodies
+    ahead = await remoting.pull("g", "T", 99)
+    assert ahead.code == ResponseCode.PULL_OFFSET_MOVED
+
+
 async def test_records_are_found_across_files_of_the_log(node: Node, remoting: Remoting) -> None:
     size = 60_000
     for k in range(40):  # of 1 MiB each
@@ -274,6 +292,36 @@ async def test_the_ends_of_a_queue_are_told(remoting: Remoting) -> None:
     assert await offset(remoting, search, timestamp=0) == (0, 0)
     assert await offset(remoting, search, timestamp=1 << 50) == (0, 3)
     assert (await offset(remoting, RequestCode.GET_MAX_OFFSET, queueId=9))[0] != 0
+
+
+async def test_an_offset_by_time_is_that_of_the_first_or_the_last_message_of_that_time(
+    node: Node, remoting: Remoting, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Boundary types of RocketMQ 5; below what was trimmed lies nothing."""
+    store_times = broker_of(node).times
+    times = [store_times.store_ms() + after for after in (1000, 2000, 3000)]
+    async with client.producer() as producer:
+        for time_ms in times:
+            monkeypatch.setattr(store_times, "store_ms", lambda at=time_ms: at)
+            await producer.send_batch("T", [b"a", b"b", b"c"], queue_id=0)
+    search = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+
+    async def found(at_ms: int) -> list[int]:
+        kinds: list[dict[str, str]]
+        kinds = [{}, {"boundaryType": "LOWER"}, {"boundaryType": "upper"}]
+        rows = [await offset(remoting, search, timestamp=at_ms, **kind) for kind in kinds]
+        assert rows[0] == rows[1]
+        return [row[1] for row in rows[1:]]
+
+    assert await found(times[1]) == [3, 5]
+    assert await found(times[1] - 1) == [3, 2]
+    assert await found(times[0] - 1) == [0, 0]
+    assert await found(times[2] + 1) == [9, 8]
+    await client.admin.trim_topic("T", queue=duolog.QueuePlace("broker-a", 0), offset=4)
+    assert await found(times[0]) == [4, 4]
+    assert await found(times[1]) == [4, 5]
+    await client.admin.trim_topic("T", queue=duolog.QueuePlace("broker-a", 0), offset=9)
+    assert await found(times[0]) == await found(times[2] + 1) == [9, 9]
 
 
 async def test_a_new_group_begins_at_the_start_of_a_small_topic(remoting: Remoting) -> None:

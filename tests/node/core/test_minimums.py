@@ -2,20 +2,23 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from duolog_server.node.core.metadatalog import MetadataLog
+from duolog_server.node.engine.log import Log
+from duolog_server.node.runtime.config import LimitsSection
 from duolog_server.store.dump import check
 from duolog_server.store.metadatafiles import BACKUP, SNAPSHOT
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.osdisk import OsDisk
 from duolog_server.store.queuenote import PATH
+from duolog_server.store.status import BrokerRole
 from tests.inmemory import directory_in_memory
-from tests.node.core.test_moves import MASTER, Directory
-from tests.support import crash, flush_all, put, read_all
+from tests.node.core.test_moves import MASTER, Directory, OwnLog
+from tests.support import crash, flush_all, open_store, options, put, read_all
 
 QUEUES = range(2)
 STEPS = st.one_of(
@@ -100,4 +103,76 @@ def test_a_minimum_behind_the_end_of_a_queue_is_lowered_to_it(tmp_path: Path) ->
         assert read_all(node.store, "T", 0)[-1:] == [b"b"]
         assert read_all(node.store, "T", 1) == [b"c"]
         assert node.store.queue_range("T", 0) == (QueueOffset(1), QueueOffset(2))
+        crash(node.store)
+
+
+def test_a_slave_that_was_cut_hides_the_same_once_its_log_is_copied_again(tmp_path: Path) -> None:
+    """It has read as many records as the master, whose tables come before the messages."""
+    with directory_in_memory(tmp_path) as path:
+        node = Directory(path)
+        node.run(node.metadata.put_topic(node.metadata.new_topic("T", 1, 6)))
+        put(node.store, [b"%d" % k for k in range(12)])
+        node.settle()
+        kept = node.store.max_offset
+
+        def rest() -> None:
+            put(node.store, [b"%d" % k for k in range(12, 20)])
+            node.settle()
+            node.run(trim(node.metadata, 0, 15))
+
+        rest()
+        tables = node.metadata.snapshot_bytes()
+        node.store.truncate(kept)
+        node.metadata.adopt_snapshot(tables)
+        rest()
+        assert node.store.queue_range("T", 0) == (15, 20)
+        assert read_all(node.store, "T", 0)[0] == b"15"
+        crash(node.store)
+
+
+def test_a_start_whose_queues_are_behind_its_tables_hides_the_same_once_they_are_not(
+    tmp_path: Path,
+) -> None:
+    """As on a disk that is full, or on a slave that does not know yet what is confirmed."""
+    with directory_in_memory(tmp_path) as path:
+        node = Directory(path)
+        node.run(node.metadata.put_topic(node.metadata.new_topic("T", 1, 6)))
+        put(node.store, [b"%d" % k for k in range(12)])
+        hidden = node.store.max_offset
+        put(node.store, [b"%d" % k for k in range(12, 20)])
+        node.settle()
+        node.run(trim(node.metadata, 0, 15))
+        flush_all(node.store)
+        node.save()
+        crash(node.store)
+        node.store = open_store(path, options(broker_role=BrokerRole.AUTO))
+        node.store.hide_from(hidden)
+        node.metadata = MetadataLog(cast(Log, OwnLog(node.store)), LimitsSection())
+        node.metadata.load()
+        assert node.store.queue_range("T", 0) == (12, 12)
+        node.store.confirm(node.store.log.max_offset)
+        node.settle()
+        assert node.store.queue_range("T", 0) == (15, 20)
+        crash(node.store)
+
+
+def test_a_slave_shows_what_its_master_shows_where_a_trim_was_lost(tmp_path: Path) -> None:
+    """As by an unclean election: the slave was cut, and its queues begin where its master's do."""
+    with directory_in_memory(tmp_path) as path:
+        node = Directory(path)
+        node.run(node.metadata.put_topic(node.metadata.new_topic("T", 1, 6)))
+        put(node.store, [b"%d" % k for k in range(12)])
+        node.settle()
+        kept, tables = node.store.max_offset, node.metadata.snapshot_bytes()
+        put(node.store, [b"%d" % k for k in range(12, 20)])
+        node.settle()
+        node.run(trim(node.metadata, 0, 15))
+        node.store.truncate(kept)
+        node.metadata.adopt_snapshot(tables)
+        assert node.store.queue_range("T", 0) == (0, 12)
+        flush_all(node.store)
+        node.save()
+        node.store.shutdown()
+        node.open()
+        assert node.store.queue_range("T", 0) == (0, 12)
         crash(node.store)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import duolog
 import pytest
+import structlog
 
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.waitingcalls import WaitingCalls
@@ -287,18 +288,35 @@ async def test_what_is_moved_after_a_reset_is_left_to_it(world: World) -> None:
     assert world.bodies() == [b"0", b"1"]
 
 
-async def test_a_message_that_no_longer_exists_is_moved_nowhere(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("forwarded", [False, True])
+async def test_messages_that_were_trimmed_while_they_were_out_are_given_up_and_logged(
+    world: World, forwarded: bool
 ) -> None:
-    await world.put(1)
-    (one,) = world.take()
-    monkeypatch.setattr(world.broker.store, "record_at", lambda *_: None)
-    with pytest.raises(duolog.NoSuchMessage, match="T/0 0 no longer exists"):
-        await world.pop.to_dead_letters("g", one.handle)
-    assert world.pop.has_done("g", "T", 0, 0) is None
+    """Neither is moved for ever: no consumer and no round of the node can store them again."""
+    await world.put(3)
+    one, _, _ = world.take(3)
+    await world.broker.metadata.raise_minimums({"T": {0: 2}})
+    with structlog.testing.capture_logs() as logs:
+        if forwarded:
+            assert await world.pop.to_dead_letters("g", one.handle)
+            assert await world.pop.to_dead_letters("g", one.handle), "its answer may be lost"
+            assert world.pop.has_done("g", "T", 0, 0)
+        await world.end_leases(LEASE_MS)
+    assert [world.pop.has_done("g", "T", 0, offset) for offset in range(3)] == [True] * 3
+    assert (world.retry.stored, world.retry.dead) == ([b"2"], [])
+    rows = [row for row in logs if row["event"] == "delivered messages no longer exist: given up"]
+    found = [(row["topic"], row["group"], row["offset"], row["count"]) for row in rows]
+    assert found == ([("T", "g", 0, 1), ("T", "g", 1, 1)] if forwarded else [("T", "g", 0, 2)])
+    assert "no longer exists" in rows[0]["reason"]
+
+
+async def test_an_orderly_group_continues_behind_messages_that_were_trimmed(world: World) -> None:
+    await world.put(3)
+    assert world.bodies(2, "orderly", attempt_id="x") == [b"0", b"1"]
+    await world.broker.metadata.raise_minimums({"T": {0: 2}})
+    assert world.bodies(2, "orderly", attempt_id="x") == []
     await world.end_leases(LEASE_MS)
-    assert world.pop.has_done("g", "T", 0, 0)
-    assert (world.retry.stored, world.retry.dead) == ([], [])
+    assert world.bodies(2, "orderly", attempt_id="y") == [b"2"]
 
 
 async def test_a_message_may_be_forwarded_to_the_dead_letters_once(world: World) -> None:

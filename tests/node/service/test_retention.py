@@ -1,13 +1,18 @@
 """Messages that a topic keeps for a shorter time than the log, and messages that were trimmed."""
 
+import asyncio
+import errno
+import os
 import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duolog
 import numpy as np
 import pytest
+import structlog
 from duolog import QueuePlace, Start
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +21,9 @@ from duolog_server.node.service.retention import OldestRecords
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.consumequeue import BLANK
+from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.retention import HOUR_MS
+from duolog_server.store.status import RunningFlags
 from tests.node.election.test_failover import Voters
 from tests.node.replicas import WAIT_SECONDS, Group, broker_of, caught_up, client_of
 from tests.nodefixtures import StartNode
@@ -169,6 +176,103 @@ async def test_a_topic_that_cannot_expire_yet_hinders_no_other_one(
         assert await begins_at(client) == [20]
 
 
+@pytest.mark.parametrize("change", ["alter", "alter later", "make anew"])
+async def test_a_topic_that_changed_while_a_round_counted_does_not_expire_by_what_was(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    node = await start_node()
+    metadata, retention = broker_of(node).metadata, broker_of(node).retention
+    async with client_of(node) as client:
+        await filled(client, retention_hours=6)
+        await until(lambda: broker_of(node).store.queue_range("T", 0) == (0, 20))
+        older(node, 7)
+        expired, applied = retention._expired, asyncio.Event()
+        altering: list[asyncio.Task[Any]] = []
+
+        async def changed(config: Any, slices: Any) -> dict[int, int]:
+            monkeypatch.undo()
+            row = await expired(config, slices)
+            if change == "alter":
+                await client.admin.alter_topic("T", retention_hours=8)
+            elif change == "alter later":  # it is stored, and readers do not see it yet
+                config = replace(config, retention_hours=8)
+                altering.append(asyncio.ensure_future(metadata.put_topic(config)))
+                altering[0].add_done_callback(lambda _: applied.set())
+                await asyncio.sleep(0)
+                assert not applied.is_set()
+            else:
+                await client.admin.delete_topic("T")
+                await filled(client, retention_hours=8)
+                await until(lambda: broker_of(node).store.queue_range("T", 0) == (20, 40))
+                row = {0: 40}
+            return row
+
+        monkeypatch.setattr(retention, "_expired", changed)
+        await retention.round()
+        await asyncio.gather(*altering)
+        assert await begins_at(client) == [20 if change == "make anew" else 0]
+        await retention.round()
+        assert await begins_at(client) == [20 if change == "make anew" else 0]
+        older(node, 2)
+        await retention.round()
+        assert await begins_at(client) == [40 if change == "make anew" else 20]
+
+
+async def test_a_topic_whose_files_cannot_be_read_hinders_no_other_one_and_is_reported_once(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    broker = broker_of(node)
+    retention, store_time = broker.retention, broker.store.store_time
+    async with client_of(node) as client:
+        await filled(client, retention_hours=6)
+        await client.admin.create_topic("A", 1, retention_hours=6)
+        async with client.producer() as producer:
+            await producer.send("A", b"a")
+        await until(lambda: broker.store.queue_range("A", 0) == (0, 1))
+        older(node, 7)
+
+        def broken(topic: str, queue_id: int, queue_offset: int) -> int:
+            if topic == "A":
+                raise OSError(errno.EIO, "Input/output error")
+            return store_time(topic, queue_id, queue_offset)
+
+        with monkeypatch.context() as patch, structlog.testing.capture_logs() as logs:
+            patch.setattr(broker.store, "store_time", broken)
+            for _ in range(2):
+                await retention.round()
+        assert await begins_at(client) == [20]
+        assert await begins_at(client, "A") == [0]
+        [told] = [row for row in logs if row["event"] == "messages of topics do not expire yet"]
+        assert (told["topics"], told["count"]) == (["A"], 1)
+        assert "Input/output error" in told["reason"]
+        assert retention.status() == {"topics_not_expiring": 1}
+        with structlog.testing.capture_logs() as logs:
+            await retention.round()
+        assert await begins_at(client, "A") == [1]
+        assert retention.status() == {}
+        assert [row["event"] for row in logs] == ["messages of topics expire again"]
+
+
+async def test_a_full_disk_is_why_topics_do_not_expire(start_node: StartNode) -> None:
+    node = await start_node()
+    broker = broker_of(node)
+    async with client_of(node) as client:
+        await filled(client, retention_hours=6)
+        await until(lambda: broker.store.queue_range("T", 0) == (0, 20))
+        older(node, 7)
+        broker.store.flags.set(RunningFlags.DISK_FULL)
+        with structlog.testing.capture_logs() as logs:
+            await broker.retention.round()
+        broker.store.flags.clear(RunningFlags.DISK_FULL)
+        [told] = [row for row in logs if row["event"] == "messages of topics do not expire yet"]
+        assert told["topics"] == ["T"]
+        assert "full" in told["reason"]
+        assert broker.retention.status() == {"topics_not_expiring": 1}
+        await broker.retention.round()
+        assert await begins_at(client) == [20]
+
+
 async def test_messages_that_are_older_than_their_topics_retention_expire(
     start_node: StartNode,
 ) -> None:
@@ -208,6 +312,33 @@ async def test_the_oldest_messages_of_a_topic_expire_where_it_keeps_so_many_byte
         await client.admin.alter_topic("T", retention_bytes=1)
         await broker_of(node).retention.round()
         assert await begins_at(client) == [20, 20]
+
+
+async def test_no_more_expires_where_messages_are_hidden_while_their_bytes_are_counted(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their bytes are counted already, and would have to come from other messages."""
+    node = await start_node()
+    retention = broker_of(node).retention
+    async with client_of(node) as client:
+        await filled(client, queues=2)
+        [part] = await client.admin.topics(["T"], sizes=True)
+        of_queue, other = (row.log_bytes or 0 for row in part.stats)
+        await client.admin.alter_topic("T", retention_bytes=other + of_queue // 2)
+        count = retention._log_bytes.of
+
+        async def trimmed(topic: str, queue_id: int, allowance: Any) -> int | None:
+            found = await count(topic, queue_id, allowance)
+            if queue_id == 0:
+                await client.admin.trim_topic("T", queue=FIRST, offset=15)
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(retention._log_bytes, "of", trimmed)
+            await retention.round()
+        assert await begins_at(client) == [15, 0]
+        await retention.round()
+        assert await begins_at(client) == [15, 0]
 
 
 async def test_a_slave_hides_the_same_and_goes_on_with_that(
@@ -270,6 +401,37 @@ async def test_queue_files_of_hidden_messages_are_deleted_once_the_note_tells_of
     assert broker_of(node).store.queue_range("T", 0) == (2200, 2500)
 
 
+async def test_a_queue_file_that_cannot_be_removed_hinders_no_other_one(
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    async with client_of(node) as client:
+        await filled(client, 1200, queues=2)
+        for queue_id in range(2):
+            place = QueuePlace("broker-a", queue_id)
+            await client.admin.trim_topic("T", queue=place, offset=1100)
+    await node.stop()  # which notes the ends of all queues
+    broker = broker_of(await start_node())
+    queues, cleaner = broker.store.queues, broker.log._cleaner
+    unlink = os.unlink
+
+    def refused(path: Any, **how: Any) -> None:
+        if "/T/0/" in str(path):
+            raise OSError(errno.EIO, "Input/output error")
+        unlink(path, **how)
+
+    with monkeypatch.context() as patch, structlog.testing.capture_logs() as logs:
+        patch.setattr(os, "unlink", refused)
+        for _ in range(2):
+            await cleaner._clean_once()
+    assert [one.queue_id for one in queues if one.has_hidden_files] == [0]
+    assert [(row["event"], row["reason"]) for row in logs] == [
+        ("cannot remove queue files of hidden messages", "T/0: Input/output error")
+    ]
+    await cleaner._clean_once()
+    assert not any(one.has_hidden_files for one in queues)
+
+
 async def test_a_deleted_topic_takes_its_minimums_with_it(own: duolog.Client) -> None:
     client = own
     await filled(client)
@@ -299,6 +461,46 @@ async def test_what_cannot_be_stored_is_for_the_next_round(
         assert await begins_at(client) == [0]
         await broker.retention.round()
         assert await begins_at(client) == [20]
+
+
+async def test_a_worker_goes_on_behind_messages_that_were_trimmed_while_it_had_them(
+    own: duolog.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await filled(own, 4)
+    handled: list[bytes] = []
+    async with own.consumer("g", "T", commit_interval=0.05) as consumer:
+
+        async def handle(message: duolog.Message) -> None:
+            handled.append(message.body)
+            if message.queue_offset == 0:
+                await own.admin.trim_topic("T", queue=FIRST, offset=2)
+                raise RuntimeError("this one failed")
+            if message.queue_offset == 3:
+                consumer.stop()
+
+        await consumer.run(handle)
+    assert handled == [b"00", b"01", b"02", b"03"]
+    assert "is not retried, as it is gone: T/0 has no message at 0: it has those from 2" in (
+        caplog.text
+    )
+    [row] = (await own.admin.group("g")).queues
+    assert (row.topic, row.committed) == ("T", 4)
+
+
+async def test_a_message_that_the_master_cannot_read_yet_is_not_gone(
+    own: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave may have shown it, while a full disk keeps the master's queues behind its log."""
+    await filled(own, 4)
+    async with own.consumer("g", "T") as consumer:
+        message = await consumer.get(timeout=WAIT_SECONDS)
+        assert message is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(MessageStore, "queue_range", lambda *_: (0, 0))
+            patch.setattr(MessageStore, "record_at", lambda *_: None)
+            with pytest.raises(duolog.Busy, match="T/0 0 cannot be read here yet"):
+                await consumer.send_back(message)
+        assert await consumer.send_back(message) == "%RETRY%g"
 
 
 # -- the oldest records of several queues ----------------------------------------------------------

@@ -10,6 +10,8 @@ import duolog
 import pytest
 from typer.testing import CliRunner, Result
 
+from duolog_server.node.api.admin import AdminService
+from duolog_server.node.service.topics import Topics, Trim, Trimmed
 from duolog_server.ops.cli import main
 from duolog_server.serve.server import Node
 from tests.node.replicas import WAIT_SECONDS
@@ -35,8 +37,8 @@ async def client(nodes: dict[str, Node]) -> object:
 def run(nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command of `duolog topic`."""
 
-    async def ran(*words: str) -> Result:
-        given = ["topic", *words, "-e", f"127.0.0.1:{nodes[B].port}"]
+    async def ran(*words: str, at: str = B) -> Result:
+        given = ["topic", *words, "-e", f"127.0.0.1:{nodes[at].port}"]
         monkeypatch.setattr(sys, "argv", ["duolog", *given])
         return await asyncio.to_thread(CliRunner().invoke, main.app, given)
 
@@ -69,6 +71,45 @@ async def test_a_queue_is_trimmed_and_the_command_says_when_its_space_is_freed(
     assert done.exit_code == 0, done.stderr
     assert "2 messages of T are no longer readable; their disk space is freed when" in done.stderr
     assert await minimums(client) == {A: [2], B: [0]}
+
+
+async def test_a_queue_is_trimmed_though_the_other_replica_group_answers_nothing(
+    client: duolog.Client, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_topics = AdminService._add_topics
+
+    async def refused(admin: AdminService, *how: Any) -> None:
+        if admin._broker.group == B:
+            raise duolog.BadRequest("not this group")
+        await add_topics(admin, *how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AdminService, "_add_topics", refused)
+        done = await run("trim", "T", f"{A}/0", "--before", "offset:2", "--yes", at=A)
+    assert done.exit_code == 0, done.stderr
+    assert await minimums(client) == {A: [2], B: [0]}
+    for queue, why in {f"{A}/7": "no queue 7", "absent/0": "'absent'", "/0": "is not a"}.items():
+        done = await run("trim", "T", queue, "--before", "offset:2", "--yes", at=A)
+        assert done.exit_code == 1
+        assert why in done.stderr
+
+
+async def test_queues_that_lose_nothing_are_not_asked(
+    client: duolog.Client, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.admin.trim_topic("T", queue=duolog.QueuePlace(A, 0), offset=3)
+    asked: list[Trim] = []
+    trim = Topics.trim
+
+    async def noted(topics: Topics, address: str, name: str, wanted: Trim) -> list[Trimmed]:
+        asked.append(wanted)
+        return await trim(topics, address, name, wanted)
+
+    monkeypatch.setattr(Topics, "trim", noted)
+    done = await run("trim", "T", "--before", "latest", "--yes", "--json")
+    rows = {row["queue"]: (row["first"], row["min_offset"]) for row in told(done)}
+    assert rows == {f"{A}/0": (3, 3), f"{B}/0": (0, 3)}
+    assert [one.offset for one in asked if not one.dry_run] == [3]
 
 
 async def test_all_queues_of_a_topic_are_trimmed_by_a_time(client: duolog.Client, run: Run) -> None:

@@ -245,6 +245,9 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
     "timers-late": (
         WARNING, "node a of g", lambda: with_node("a", parts={"timers_overdue_ms": 60_001}),
     ),
+    "topics-not-expiring": (
+        WARNING, "node a of g", lambda: with_node("a", parts={"topics_not_expiring": 2}),
+    ),
     "writes-over-quota": (
         NOTE, "node b of g", lambda: with_node("b", write_holds=("over the quota of Topic:T",)),
     ),
