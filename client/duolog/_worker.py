@@ -360,7 +360,7 @@ class Worker:
                 self._hands.readers[message.group].check()
                 unknown = isinstance(failure, ResultUnknown)
                 await asyncio.sleep(UNKNOWN_SECONDS if unknown else pauses.next())
-            except NoSuchMessage as failure:  # trimmed, or its topic was deleted: it stays away
+            except NoSuchMessage as failure:  # trimmed, say: nobody has it any more
                 log.error("%s; it is not retried, as it is gone: %s", what, failure)
                 return
             except Exception as failure:

@@ -674,8 +674,8 @@ class PopService:
     async def to_dead_letters(self, group: str, handle: Handle) -> bool:
         """Store a message in the group's dead-letter topic and finish it.
 
-        One that no longer exists is finished, too: its consumer would ask for ever. Raises the
-        errors of `send_back`; after ResultUnknown, a repeat stores it no second time.
+        One that no longer exists is finished, too: its consumer would repeat the call for ever.
+        Raises the errors of `send_back`; after ResultUnknown, a repeat stores it no second time.
         """
         found = self._lease(group, handle)
         if found is None:

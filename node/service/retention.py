@@ -165,7 +165,7 @@ class TopicRetention:
             excess -= passed
             allowance.left -= entries
         if any(store.queue_range(name, one)[0] != low for one, low in lows.items()):
-            return {}  # counted are bytes that went meanwhile: others would go in their place
+            return {}  # the sum has bytes that are gone: as many others would go
         return oldest.offsets
 
 
