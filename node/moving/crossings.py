@@ -31,9 +31,14 @@ CALL_SECONDS = 3.0
 RETRY_SECONDS = 0.5  # until places that did not answer are called again
 SWEEP_SECONDS = 10.0  # between looks at all groups: commits are looked at when they come
 AT_ONCE = 16  # calls
+NO_ANSWER = (sdk.Retryable, sdk.ResultUnknown)
 RESETS_MAX = 8  # times that a reset takes a later number before its caller has to try again
 
 Reader = tuple[str, str, int]  # topic, consumer group, queue id, as in `Metadata.moved`
+
+
+class NoPlace(sdk.Unavailable):
+    """The next place of one queue is lost, or not there yet; its replica group answers."""
 
 
 class Others(Protocol):
@@ -57,7 +62,8 @@ class Crossings:
         self._begins: dict[Reader, int] = {}  # where those begin that came at the end of a name
         self._due: dict[Reader, None] = {}
         self._sweep_is_due = True
-        self._silent: set[str] = set()  # replica groups that did not answer last
+        # Replica groups that did not answer last, and readers whose report was refused.
+        self._failing: set[str | Reader] = set()
         self._wake = asyncio.Event()
         # Called when the place behind a queue turns out to be lost.
         self.lost: list[Callable[[QueueKey], None]] = []
@@ -99,6 +105,7 @@ class Crossings:
         self._crossed.clear()
         self._begins.clear()
         self._due.clear()
+        self._failing.clear()
         self._sweep_soon()
 
     def _sweep_soon(self) -> None:
@@ -110,6 +117,7 @@ class Crossings:
         for table in (self._crossed, self._begins, self._due):
             for reader in [reader for reader in table if reader[at] == name]:
                 del table[reader]
+        self._failing = {one for one in self._failing if isinstance(one, str) or one[at] != name}
 
     def _moved(self, readers: Collection[Reader]) -> None:
         seal_of = self._metadata.tables.moves.seal_of
@@ -125,7 +133,9 @@ class Crossings:
     # -- the place before a seam ---------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Look at the groups that are due; those whose next place does not answer stay due."""
+        """Look at the groups that are due; those whose next place does not answer stay due, and
+        come after the others the next time: what one of them is refused hinders no other one.
+        """
         if not self._metadata.tables.moves.seals or not self._leads():
             self._due.clear()
             return
@@ -136,11 +146,13 @@ class Crossings:
                     self._due[reader] = None
         due, self._due = self._due, {}
         silent: set[str] = set()  # replica groups, in this round
+        failed: dict[Reader, None] = {}
         readers = list(due)
         for first in range(0, len(readers), AT_ONCE):
             async with asyncio.TaskGroup() as tasks:
                 for reader in readers[first : first + AT_ONCE]:
-                    tasks.create_task(self._step(reader, silent))
+                    tasks.create_task(self._step(reader, silent, failed))
+        self._due |= failed
 
     def _leads(self) -> bool:
         try:
@@ -162,7 +174,7 @@ class Crossings:
             return False
         return here.going_back is not None or self._to_tell(reader, seal) is not None
 
-    async def _step(self, reader: Reader, silent: set[str]) -> None:
+    async def _step(self, reader: Reader, silent: set[str], failed: dict[Reader, None]) -> None:
         seal = self._seal_of(reader)
         if seal is None or not self._is_due(reader):
             return
@@ -176,17 +188,21 @@ class Crossings:
                 await self._go_back(reader)
             else:
                 await self._tell(reader, seal, told)
-            self._silent.discard(to)
+            self._failing -= {to, reader}
         except sdk.DuologError as error:
-            silent.add(to)
+            answered = isinstance(error, NoPlace) or not isinstance(error, NO_ANSWER)
+            if not answered:
+                silent.add(to)
             if self._leads():
-                self._due[reader] = None
-                self._complain(reader, to, error)
+                failed[reader] = None
+                self._complain(reader, to, reader if answered else to, error)
 
-    def _complain(self, reader: Reader, to: str, error: sdk.DuologError) -> None:
-        """Once, until the replica group answers."""
-        if to not in self._silent:
-            self._silent.add(to)
+    def _complain(
+        self, reader: Reader, to: str, failing: str | Reader, error: sdk.DuologError
+    ) -> None:
+        """Once, until the replica group answers, or takes this report."""
+        if failing not in self._failing:
+            self._failing.add(failing)
             topic, group, queue_id = reader
             log.warning(
                 "a consumer group cannot cross to the next place of a queue yet",
@@ -236,7 +252,7 @@ class Crossings:
         if reply.no_place:
             for lost in self.lost:
                 lost((topic, reader[2]))
-            raise sdk.Unavailable(f"{topic} {to} continues no other queue, or not yet")
+            raise NoPlace(f"{topic} {to} continues no other queue, or not yet")
         return reply
 
     async def _change(self, op: str, reader: Reader, **what: int) -> None:

@@ -174,6 +174,44 @@ def test_a_crossing_is_repeated_until_it_is_answered(world: World, fault: str) -
     assert world.may_read(1)
 
 
+@pytest.mark.parametrize(
+    ("answer", "rounds"),
+    [
+        (sdk.BadRequest("its settings are no JSON"), 1),
+        (wire.CrossReply(no_place=True), 1),
+        (sdk.Unavailable("behind it, nobody answers"), 2),  # calls to a silent place take 3 s each
+    ],
+)
+def test_what_one_group_is_refused_hinders_no_other(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answer: wire.CrossReply | sdk.DuologError,
+    rounds: int,
+) -> None:
+    monkeypatch.setattr("duolog_server.node.moving.crossings.AT_ONCE", 1)
+    hear = world.sites[1].crossings.hear
+
+    async def refuses(request: wire.CrossRequest) -> wire.CrossReply:
+        if request.group != "refused":
+            return await hear(request)
+        if isinstance(answer, sdk.DuologError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(world.sites[1].crossings, "hear", refuses)
+    for group in ("refused", GROUP):
+        change = {"op": "offsets", "group": group, "offsets": {"T": {"0": 2}}, "forward": True}
+        world.sites[0].apply(change)
+    world.sites[0].crossings._due = {("T", group, 0): None for group in ("refused", GROUP)}
+    for number in range(1, 4):
+        world.look()
+        assert world.may_read(1) == (number >= rounds)
+    assert list(world.sites[0].crossings._due) == [("T", "refused", 0)]
+    if rounds == 1:
+        assert capsys.readouterr().out.count("cannot cross to the next place") == 1
+
+
 @pytest.mark.parametrize("began", [True, False])
 def test_a_group_crosses_a_span_that_was_hidden_before_it_read_it(began: bool) -> None:
     world = World()
