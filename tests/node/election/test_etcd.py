@@ -245,7 +245,7 @@ def test_etcd_reports_a_compacted_revision(etcd: LocalEtcd) -> None:
     last = registry.commit(put("/t6/a", b"2"))
     assert revision is not None
     with grpc.insecure_channel(etcd.endpoints[0]) as channel:
-        compact = channel.unary_unary("/etcdserverpb.KV/Compact")
+        compact: Any = channel.unary_unary("/etcdserverpb.KV/Compact")
         # A CompactionRequest has its revision where this one has its id.
         compact(wire.LeaseRevokeRequest(ID=last).SerializeToString(), timeout=PATIENCE_SECONDS)
     with pytest.raises(Compacted):

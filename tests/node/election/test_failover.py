@@ -920,7 +920,7 @@ async def test_a_client_finds_topics_while_no_node_is_registered(voters: Voters)
         await client.admin.create_topic("T", 1)
     for node in voters.nodes.values():
         part = service(node)
-        part._learn_routes = lambda snapshot: None  # type: ignore[method-assign]
+        part._learn_routes = lambda routes: None  # type: ignore[method-assign]
         part.routes = {name: replace(view, replicas={}) for name, view in part.routes.items()}
     for name in "abc":
         async with voters.client(name) as client:

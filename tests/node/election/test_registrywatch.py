@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from duolog_server.chaos.localetcd import LocalEtcd
+from duolog_server.ha import groupstate
 from duolog_server.ha.groupstate import Keys, Registration, Replica, View, cluster_prefix, groups_of
 from duolog_server.ha.registry import (
     Changes,
@@ -97,7 +98,7 @@ def test_a_change_costs_one_groups_view_and_no_reading(monkeypatch: pytest.Monke
     fill(memory, 1000)
     registry = Counted(memory)
     made: list[str] = []
-    view_of = registrywatch.view_of
+    view_of = groupstate.view_of
 
     def noted(snapshot: Snapshot, keys: Keys) -> View:
         made.append(keys.group)
