@@ -2,10 +2,10 @@
 
 python -m bench.registry [--groups 1000] [--seconds 10]
 
-Each group has three registrations, each with a lease of its own that is renewed three times in its
-life, as nodes do it, from a few processes. Then a tenth of the leases expires at once: measured is
-how long it takes until a watcher of all groups, the code of a node, knows that all of them are
-gone. etcd is started on this machine, on 127.0.0.1 only, with its disk in TMPDIR.
+Each group has three registrations. Measured are readings of them and changes; then each gets a
+lease that is renewed three times in its life, as nodes do it, from a few processes. At last a tenth
+of the leases expires at once: how long until a watcher of all groups, the code of a node, knows all
+of them? etcd is started on this machine, on 127.0.0.1 only, with its disk in TMPDIR.
 """
 
 import argparse
@@ -38,6 +38,8 @@ NODES = 3  # of a group
 LEASE_SECONDS = RegistrySection().lease_seconds
 PROCESSES = 4  # that hold the leases
 EXPIRES = 10  # one lease of so many
+WATCHERS = 50
+PUTS = 100  # in a transaction
 PATIENCE_SECONDS = 120.0
 
 
@@ -175,13 +177,20 @@ def measured(groups: int, seconds: float) -> list[Figure]:
         idle = rss_mib(pid)
         watcher = Watcher(registry)
         try:
+            for first in range(PROCESSES):
+                held = Part("", first, groups).registrations
+                for at in range(0, len(held), PUTS):
+                    rows = tuple(Put(*row) for row in held[at : at + PUTS])
+                    registry.commit(Transaction((), rows))
+            watcher.until(groups * NODES)
+            figures = [
+                reading(registry, pid, Keys(CLUSTER, "group-00000").prefix, 1000),
+                reading(registry, pid, cluster_prefix(CLUSTER), 20),
+                changes(registry, watcher, pid),
+            ]
             with holders(etcd.endpoints[0], groups) as expire:
-                watcher.until(groups * NODES)
-                return [
-                    renewals(groups, seconds, pid, idle),
-                    *readings(registry, watcher, pid),
-                    expiry(groups, watcher, pid, expire),
-                ]
+                figures.append(renewals(groups, seconds, pid, idle))
+                return [*figures, expiry(groups, watcher, pid, expire)]
         finally:
             registry.close()
             watcher.stop()
@@ -205,37 +214,72 @@ def renewals(groups: int, seconds: float, pid: int, idle_mib: float) -> Figure:
     )
 
 
-def readings(registry: EtcdRegistry, watcher: Watcher, pid: int) -> Iterator[Figure]:
-    """A reading of all groups, beside a change that a watcher learns."""
+def reading(registry: EtcdRegistry, pid: int, prefix: str, rounds: int) -> Figure:
+    """Readings of keys, one after the other."""
     began, cpu = time.monotonic(), cpu_seconds([pid])
-    rows = registry.get(cluster_prefix(CLUSTER)).rows
-    read, read_cpu = time.monotonic() - began, cpu_seconds([pid]) - cpu
-    size = sum(len(key) + len(row.value) for key, row in rows.items())
-    rounds, taken = 200, 0.0
-    keys = Keys(CLUSTER, "group-00000")
-    cpu = cpu_seconds([pid])
     for _ in range(rounds):
-        before, at = watcher.changes, time.monotonic()
+        rows = registry.get(prefix).rows
+    took, used = (time.monotonic() - began) / rounds, (cpu_seconds([pid]) - cpu) / rounds
+    size = sum(len(key) + len(row.value) for key, row in rows.items())
+    return Figure(
+        f"{len(rows):,} keys read",
+        "",
+        f"{1e3 * took:,.2f} ms, {1e6 * used:,.0f} us of etcd",
+        f"{size:,} bytes",
+        True,
+        {"seconds": took, "cpu_s": used, "bytes": size},
+    )
+
+
+def changes(registry: EtcdRegistry, watcher: Watcher, pid: int) -> Figure:
+    """A change with one watcher and with many: what one more costs."""
+    alone, took = change(registry, watcher, pid)
+    revision = registry.get(cluster_prefix(CLUSTER)).revision
+    stop = threading.Event()
+
+    def follow() -> None:
+        for _ in registry.changes(cluster_prefix(CLUSTER), revision, PATIENCE_SECONDS):
+            if stop.is_set():
+                return
+
+    others = [threading.Thread(target=follow, daemon=True) for _ in range(WATCHERS)]
+    for other in others:
+        other.start()
+    change(registry, watcher, pid)  # all of them watch now
+    many, took_many = change(registry, watcher, pid)
+    stop.set()
+    change(registry, watcher, pid, rounds=1)
+    each = max(0.0, many - alone) / WATCHERS
+    return Figure(
+        "a change until a watcher knows it",
+        "",
+        f"{1e3 * took:.2f} ms, {1e6 * alone:,.0f} us of etcd, {1e6 * each:.1f} us more a watcher",
+        f"beside {WATCHERS} others {1e3 * took_many:.2f} ms",
+        True,
+        {"change_s": took, "cpu_s": alone, "watcher_cpu_s": each},
+    )
+
+
+def change(
+    registry: EtcdRegistry, watcher: Watcher, pid: int, rounds: int = 200
+) -> tuple[float, float]:
+    """Processor time of etcd for a change, and seconds until the watcher knows it."""
+    began, cpu, keys = time.monotonic(), cpu_seconds([pid]), Keys(CLUSTER, "group-00000")
+    for _ in range(rounds):
+        before = watcher.changes
         registry.commit(Transaction((), (Put(keys.drained("nobody"), b"{}"),)))
         while watcher.changes == before:
             time.sleep(0.0001)
-        taken += time.monotonic() - at
-    change, change_cpu = taken / rounds, (cpu_seconds([pid]) - cpu) / rounds
-    yield Figure(
-        f"reading {len(rows):,} keys anew",
-        "",
-        f"{1e3 * read:,.1f} ms, {1e3 * read_cpu:,.1f} ms of etcd, {size / 1e6:.2f} MB",
-        f"a change is known in {1e3 * change:.2f} ms, {1e3 * change_cpu:.2f} ms of etcd",
-        True,
-        {"read_s": read, "read_cpu_s": read_cpu, "change_s": change, "change_cpu_s": change_cpu},
-    )
+    return (cpu_seconds([pid]) - cpu) / rounds, (time.monotonic() - began) / rounds
 
 
 def expiry(groups: int, watcher: Watcher, pid: int, expire: Event) -> Figure:
     """A tenth of the leases expires; counted from the first expiry that the watcher learns."""
     parts = [Part("", first, groups).registrations for first in range(PROCESSES)]
     gone = sum(len(held[::EXPIRES]) for held in parts)
-    whole = watcher.alive
+    whole = groups * NODES
+    if watcher.alive != whole:
+        raise ValueError(f"{whole - watcher.alive} leases expired early: this machine is too busy")
     expire.set()
     asked, cpu = time.monotonic(), cpu_seconds([pid])
     while watcher.alive == whole:
