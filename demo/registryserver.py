@@ -6,12 +6,22 @@ It forgets everything when it ends and has no second member, so nothing that mat
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from duolog_server.ha.registry import Check, Delete, LeaseGone, Put, Snapshot, Transaction
+from duolog_server.ha.registry import (
+    Changes,
+    Check,
+    Compacted,
+    Delete,
+    LeaseGone,
+    Put,
+    Row,
+    Snapshot,
+    Transaction,
+)
 from duolog_server.node.election.memoryregistry import MemoryRegistry
 from duolog_server.node.wire import etcd_pb2 as wire
 from duolog_server.node.wire import etcd_pb2_grpc as stubs
@@ -34,7 +44,7 @@ class _Kv(stubs.KVServicer):
     ) -> wire.RangeResponse:
         """All keys with a prefix."""
         snapshot = self._registry.get(_prefix(request))
-        return wire.RangeResponse(header=_header(snapshot), kvs=_rows(snapshot))
+        return wire.RangeResponse(header=_header(snapshot), kvs=_rows(snapshot.rows))
 
     def Txn(self, request: wire.TxnRequest, context: grpc.ServicerContext) -> wire.TxnResponse:
         """Compare modification revisions, put and delete."""
@@ -55,13 +65,17 @@ class _Watch(stubs.WatchServicer):
     def Watch(
         self, requests: Iterator[wire.WatchRequest], context: grpc.ServicerContext
     ) -> Iterator[wire.WatchResponse]:
-        """One watch a stream: says that something changed, once."""
+        """One watch a stream."""
         create = next(requests).create_request
-        yield wire.WatchResponse(created=True)
+        prefix, after = _prefix(create), create.start_revision - 1
+        yield wire.WatchResponse(header=_header(self._registry.get(prefix)), created=True)
         while context.is_active():
-            prefix, after = _prefix(create), create.start_revision - 1
-            if self._registry.watch(prefix, after, WATCH_SECONDS):
-                yield wire.WatchResponse(events=[wire.Event()])
+            try:
+                for found in self._registry.changes(prefix, after, WATCH_SECONDS):
+                    after = found.revision
+                    yield wire.WatchResponse(header=_header(found), events=_events(found))
+            except Compacted:
+                yield wire.WatchResponse(canceled=True, compact_revision=after + 1)
                 return
 
 
@@ -95,11 +109,11 @@ class _Lease(stubs.LeaseServicer):
             yield wire.LeaseKeepAliveResponse(ID=request.ID, TTL=ttl)
 
 
-def _header(snapshot: Snapshot) -> wire.ResponseHeader:
-    return wire.ResponseHeader(revision=snapshot.revision)
+def _header(found: Snapshot | Changes) -> wire.ResponseHeader:
+    return wire.ResponseHeader(revision=found.revision)
 
 
-def _rows(snapshot: Snapshot) -> list[wire.KeyValue]:
+def _rows(rows: Mapping[str, Row]) -> list[wire.KeyValue]:
     return [
         wire.KeyValue(
             key=key.encode(),
@@ -108,7 +122,20 @@ def _rows(snapshot: Snapshot) -> list[wire.KeyValue]:
             mod_revision=row.mod_revision,
             lease=row.lease,
         )
-        for key, row in sorted(snapshot.rows.items())
+        for key, row in sorted(rows.items())
+    ]
+
+
+def _events(found: Changes) -> list[wire.Event]:
+    """A key that is gone gets the revision of the answer: a later put has a higher one."""
+    puts = {key: row for key, row in found.rows.items() if row is not None}
+    gone = [key.encode() for key in found.rows.keys() - puts.keys()]
+    return [
+        *(wire.Event(kv=kv) for kv in _rows(puts)),
+        *(
+            wire.Event(type=1, kv=wire.KeyValue(key=key, mod_revision=found.revision))
+            for key in gone
+        ),
     ]
 
 

@@ -451,16 +451,18 @@ def view_of(snapshot: Snapshot, keys: Keys) -> View:
 
 def groups_of(snapshot: Snapshot, cluster: str) -> dict[str, View]:
     """All groups of a cluster, by name; one whose state cannot be read is left out."""
-    prefix = cluster_prefix(cluster)
-    names = {
-        key[len(prefix) :].partition("/")[0] for key in snapshot.rows if key.startswith(prefix)
-    }
+    rows: dict[str, dict[str, Row]] = {}
+    for key, row in snapshot.rows.items():
+        if name := group_of(key, cluster):
+            rows.setdefault(name, {})[key] = row
     found = {}
-    for name in sorted(names):
-        keys = Keys(cluster, name)
-        rows = {k: row for k, row in snapshot.rows.items() if k.startswith(keys.prefix)}
-        try:
-            found[name] = view_of(Snapshot(snapshot.revision, rows), keys)
-        except BadState:
-            continue
+    for name in sorted(rows):
+        with suppress(BadState):
+            found[name] = view_of(Snapshot(snapshot.revision, rows[name]), Keys(cluster, name))
     return found
+
+
+def group_of(key: str, cluster: str) -> str:
+    """The group that a key belongs to; empty for a key of no group of the cluster."""
+    prefix = cluster_prefix(cluster)
+    return key[len(prefix) :].partition("/")[0] if key.startswith(prefix) else ""

@@ -1,13 +1,15 @@
 """The registry: the small, linearizable map that holds what a cluster agrees on.
 
-Six verbs: lease, renew, commit (compare and set), get, watch, drop. etcd in clusters, memory in
+Six verbs: lease, renew, commit (compare and set), get, changes, drop. etcd in clusters, memory in
 tests and within one process. `RegistryTable` is the map itself without a clock or a network: the
 memory registry and the simulator's etcd are made of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+
+GONE_MAX = 10_000  # deleted keys that a table remembers for `changes`
 
 
 class RegistryError(Exception):
@@ -20,6 +22,10 @@ class RegistryUnavailable(RegistryError):
 
 class LeaseGone(RegistryError):
     """The lease has expired or was dropped, and all keys bound to it with it."""
+
+
+class Compacted(RegistryError):
+    """The registry does not know what changed since a revision: its keys must be read anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,14 @@ class Snapshot:
 
     revision: int
     rows: Mapping[str, Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What changed up to a revision: rows by key, None for a key that is gone."""
+
+    revision: int
+    rows: Mapping[str, Row | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +112,13 @@ class Registry(Protocol):
     def get(self, prefix: str) -> Snapshot:
         """All keys with a prefix; linearizable: never older than any commit answered before."""
 
-    def watch(self, prefix: str, after_revision: int, timeout_seconds: float) -> bool:
-        """Wait until a key with the prefix changes after a revision; False at the timeout."""
+    def changes(
+        self, prefix: str, after_revision: int, timeout_seconds: float
+    ) -> Iterator[Changes]:
+        """All changes of keys with a prefix after a revision, as they come; ends at the timeout.
+
+        Raises Compacted, also where the registry is older than the revision.
+        """
 
     def drop(self, lease: int) -> None:
         """End a lease now; a lease that does not exist is not an error."""
@@ -118,7 +137,9 @@ class RegistryTable:
     revision: int = 1
     rows: dict[str, Row] = field(default_factory=dict)
     leases: dict[int, tuple[int, float]] = field(default_factory=dict)  # ttl, deadline
+    compacted: int = 0  # what changed up to this revision is not known
     _last_lease: int = 0
+    _gone: dict[str, int] = field(default_factory=dict)  # deleted keys, and when
 
     def grant(self, ttl_ms: int, now_ms: float) -> int:
         """A new lease."""
@@ -142,7 +163,7 @@ class RegistryTable:
         if gone:
             self.revision += 1
         for key in gone:
-            del self.rows[key]
+            self._delete(key)
 
     def expire(self, now_ms: float) -> None:
         """Drop the leases that have expired."""
@@ -161,8 +182,9 @@ class RegistryTable:
         self.revision += 1
         for change in transaction.changes:
             if isinstance(change, Delete):
-                self.rows.pop(change.key, None)
+                self._delete(change.key)
                 continue
+            self._gone.pop(change.key, None)
             before = self.rows.get(change.key)
             created = before.create_revision if before is not None else self.revision
             self.rows[change.key] = Row(change.value, created, self.revision, change.lease)
@@ -172,3 +194,29 @@ class RegistryTable:
         """The keys with a prefix."""
         rows = {key: row for key, row in self.rows.items() if key.startswith(prefix)}
         return Snapshot(self.revision, rows)
+
+    def changes(self, prefix: str, after_revision: int) -> Changes:
+        """What changed since a revision. Raises Compacted."""
+        if not self.compacted <= after_revision <= self.revision:
+            raise Compacted(f"revision {after_revision} is not in {self.compacted}-{self.revision}")
+        found: dict[str, Row | None] = {}
+        if after_revision < self.revision:
+            gone = (key for key, revision in self._gone.items() if revision > after_revision)
+            found = {key: None for key in gone if key.startswith(prefix)}
+            rows = self.get(prefix).rows
+            found |= {key: row for key, row in rows.items() if row.mod_revision > after_revision}
+        return Changes(self.revision, found)
+
+    def compact(self) -> None:
+        """Forget what was changed up to now."""
+        self.compacted = self.revision
+        self._gone.clear()
+
+    def _delete(self, key: str) -> None:
+        """Delete a key in the current revision."""
+        if self.rows.pop(key, None) is None:
+            return
+        if len(self._gone) >= GONE_MAX:
+            self.compacted = self.revision - 1
+            self._gone = {k: at for k, at in self._gone.items() if at == self.revision}
+        self._gone[key] = self.revision

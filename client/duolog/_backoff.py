@@ -17,9 +17,19 @@ class BackOff:
     asks late is late. Jitter keeps the clients of a dead node from returning as one.
     """
 
-    def __init__(self, chance: random.Random = MACHINE.chance) -> None:
+    def __init__(
+        self,
+        chance: random.Random = MACHINE.chance,
+        first_seconds: float = FIRST_SECONDS,
+        longest_seconds: float = LONGEST_SECONDS,
+    ) -> None:
         self._chance = chance
-        self._pause = FIRST_SECONDS
+        self._first, self._longest = first_seconds, longest_seconds
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin again with the first pause: a try succeeded."""
+        self._pause = self._first
         self._hints = 0
 
     def next(self, hinted: bool = False) -> float:
@@ -28,7 +38,7 @@ class BackOff:
         if hinted and self._hints < 3:
             self._hints += 1
             return HINTED_SECONDS
-        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_SECONDS)
+        pause, self._pause = self._pause, min(2 * self._pause, self._longest)
         return pause * self._chance.uniform(0.5, 1.5)
 
 

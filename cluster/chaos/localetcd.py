@@ -48,6 +48,11 @@ class LocalEtcd:
         """HOST:PORT of every member."""
         return tuple(f"{self._place.host}:{port}" for port in self._clients)
 
+    @property
+    def pids(self) -> list[int]:
+        """Processes of the members."""
+        return [member.pid for member in self._members]
+
     def start(self) -> None:
         """Start all members, wait until they answer. Raises Unsupported without etcd."""
         for member in range(len(self._clients)):

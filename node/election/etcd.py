@@ -15,6 +15,8 @@ from typing import Protocol, TypeVar
 import grpc
 
 from duolog_server.ha.registry import (
+    Changes,
+    Compacted,
     Delete,
     Grant,
     LeaseGone,
@@ -36,7 +38,12 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # A cluster's keys come in one answer: 3 KiB a group, and gRPC's own limit is 4 MiB.
+    ("grpc.max_receive_message_length", 256 << 20),
 )
+# etcd ends the watches of a member that is cut off from the others, which would show no change.
+_NEED_LEADER = (("hasleader", "true"),)
+_DELETED = 1  # type of an event
 # Of a lease, longest wait for one member to renew it: time to ask another one, if there is one, and
 # for the only one no longer than the rest of a lease of which a third has passed.
 RENEWAL_SHARE, ONLY_SHARE = 1 / 3, 0.55
@@ -153,49 +160,53 @@ class EtcdRegistry:
             return endpoint.kv.Range(request, timeout=self._timeout)
 
         reply = self._anywhere(read)
-        rows = {
-            kv.key.decode(errors="replace"): Row(
-                kv.value, kv.create_revision, kv.mod_revision, kv.lease
-            )
-            for kv in reply.kvs
-        }
+        rows = {_key(kv): _row(kv) for kv in reply.kvs}
         return Snapshot(int(reply.header.revision), rows)
 
-    def watch(self, prefix: str, after_revision: int, timeout_seconds: float) -> bool:
-        """Wait for a change after a revision; True also if etcd cannot tell any more."""
+    def changes(
+        self, prefix: str, after_revision: int, timeout_seconds: float
+    ) -> Iterator[Changes]:
+        """All changes after a revision, as etcd sends them."""
         create = wire.WatchCreateRequest(
             key=prefix.encode(), range_end=prefix_end(prefix), start_revision=after_revision + 1
         )
         with self._call() as endpoint:
-            return self._watch(endpoint, create, timeout_seconds)
+            yield from self._watch(endpoint, create, timeout_seconds)
 
     def _watch(
         self, endpoint: _Endpoint, create: wire.WatchCreateRequest, timeout_seconds: float
-    ) -> bool:
+    ) -> Iterator[Changes]:
         open_requests = _OpenRequests(wire.WatchRequest(create_request=create))
-        call = endpoint.watches.Watch(iter(open_requests), timeout=timeout_seconds)
+        call = endpoint.watches.Watch(
+            iter(open_requests), timeout=timeout_seconds, metadata=_NEED_LEADER
+        )
         with self._lock:
             self._watches.add(call)
             if self._closed:
                 call.cancel()
         try:
             for reply in call:
-                if reply.events or reply.canceled or reply.compact_revision:
-                    return True
+                behind = reply.created and reply.header.revision < create.start_revision - 1
+                if behind or reply.compact_revision:
+                    raise Compacted(f"etcd cannot tell what changed since {create.start_revision}")
+                if reply.canceled:
+                    raise RegistryUnavailable(f"etcd ended a watch: {reply.cancel_reason}")
+                if reply.events:
+                    yield _changes(reply)
         except grpc.RpcError as failure:
             # etcd may notice the deadline first, which it reports with another code.
             if (
                 failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
                 or "deadline exceeded" in str(failure.details()).lower()
             ):
-                return False
+                return
             raise
         finally:
             with self._lock:
                 self._watches.discard(call)
             open_requests.end()
             call.cancel()
-        return True
+        raise RegistryUnavailable("etcd ended the stream of a watch")
 
     def drop(self, lease: int) -> None:
         """End a lease now."""
@@ -331,6 +342,22 @@ class _OpenRequests:
     def end(self) -> None:
         """End the stream."""
         self._queue.put(None)
+
+
+def _key(kv: wire.KeyValue) -> str:
+    return kv.key.decode(errors="replace")
+
+
+def _row(kv: wire.KeyValue) -> Row:
+    return Row(kv.value, kv.create_revision, kv.mod_revision, kv.lease)
+
+
+def _changes(reply: wire.WatchResponse) -> Changes:
+    """The changes of an answer; its header may be of a later revision, of which more follows."""
+    rows = {
+        _key(event.kv): None if event.type == _DELETED else _row(event.kv) for event in reply.events
+    }
+    return Changes(max(event.kv.mod_revision for event in reply.events), rows)
 
 
 def _operation(change: Put | Delete) -> wire.RequestOp:

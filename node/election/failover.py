@@ -10,10 +10,11 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import structlog
@@ -47,8 +48,6 @@ from duolog_server.ha.groupstate import (
     Registration,
     Replica,
     View,
-    cluster_prefix,
-    groups_of,
     retired_key,
 )
 from duolog_server.ha.guarantee import OPTIONS, REPLICAS, BadGuarantee, Guarantee
@@ -66,11 +65,13 @@ from duolog_server.ha.registry import (
     Registry,
     RegistryError,
     RegistryUnavailable,
+    Row,
     Snapshot,
     Transaction,
 )
 from duolog_server.node.election.dials import Dials
 from duolog_server.node.election.leasekeeper import LeaseKeeper
+from duolog_server.node.election.registrywatch import RegistryWatch
 from duolog_server.node.engine.log import Log
 from duolog_server.node.replication.roles import Replication
 from duolog_server.node.runtime.config import NodeSection
@@ -175,7 +176,13 @@ class FailoverService:
         self._keeper = LeaseKeeper(
             registry, candidate.lease_seconds, self._unhealthy, self._granted, self._lost
         )
-        self._watcher = threading.Thread(target=self._watch, name="duolog-watch", daemon=True)
+        self._watchers = [
+            threading.Thread(target=self._guarded, args=(watch,), name=name, daemon=True)
+            for name, watch in (
+                ("duolog-watch", self._watch),
+                ("duolog-routes", self._watch_groups),
+            )
+        ]
         self._ended = threading.Event()
         self._driver = FailoverDriver(self.machine, self)
         self._tasks: asyncio.TaskGroup | None = None  # while it runs
@@ -219,7 +226,8 @@ class FailoverService:
         # First: events of the threads may start work in it.
         self._background.start(self._run())
         self._keeper.start()
-        self._watcher.start()
+        for watcher in self._watchers:
+            watcher.start()
 
     async def _run(self) -> None:
         try:
@@ -246,7 +254,11 @@ class FailoverService:
         self._replication.become_slave()  # nothing is acknowledged from here on
         await self._loop.run_in_executor(None, self._keeper.stop)
         self._registry.close()  # ends the watch
-        await self._loop.run_in_executor(None, self._watcher.join, JOIN_SECONDS)
+        joins = (
+            self._loop.run_in_executor(None, watcher.join, JOIN_SECONDS)
+            for watcher in self._watchers
+        )
+        await asyncio.gather(*joins)
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._row_threads.shutdown(wait=False, cancel_futures=True)
 
@@ -380,8 +392,11 @@ class FailoverService:
 
     def _post(self, event: Event) -> None:
         """Pass an event from a thread."""
+        self._from_thread(self.step, event)
+
+    def _from_thread(self, call: Callable[[T], None], what: T) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self.step, event)
+            self._loop.call_soon_threadsafe(call, what)
 
     def _granted(self, lease: int, deadline_ms: MonoMs) -> None:
         self._post(Leased(lease, deadline_ms))
@@ -439,25 +454,39 @@ class FailoverService:
             self.registry_silent = silent
             await asyncio.sleep(SILENT_SECONDS)
 
+    def _guarded(self, watch: Callable[[], None]) -> None:
+        """Run a watch in its thread; an error of this program ends the node."""
+        try:
+            watch()
+        except Exception as error:
+            self._from_thread(self._roles.give_up, error)
+
     def _watch(self) -> None:
-        """The watch thread: reports that something changed, not what."""
-        prefix = cluster_prefix(self._keys.cluster)
-        revision = 0
+        """Watch the node's own group: reports that something changed, not what."""
+        rows: Mapping[str, Row] = {}
         while not self._ended.is_set():
             try:
-                snapshot = self._registry.get(prefix)
-                if snapshot.revision != revision:
-                    revision = snapshot.revision
-                    with contextlib.suppress(RuntimeError):
-                        self._loop.call_soon_threadsafe(self._learn_routes, snapshot)
-                if self._registry.watch(prefix, revision, WATCH_SECONDS):
+                snapshot = self._registry.get(self._keys.prefix)
+                if snapshot.rows != rows:
+                    rows = snapshot.rows
+                    self._post(Changed())
+                for _ in self._registry.changes(
+                    self._keys.prefix, snapshot.revision, WATCH_SECONDS
+                ):
+                    if self._ended.is_set():
+                        return
                     self._post(Changed())
             except RegistryError as error:
                 log.debug("cannot watch the registry", reason=str(error))
                 self._ended.wait(0.2)
 
-    def _learn_routes(self, snapshot: Snapshot) -> None:
-        self.routes = groups_of(snapshot, self._keys.cluster)
+    def _watch_groups(self) -> None:
+        RegistryWatch(
+            self._registry, self._keys.cluster, partial(self._from_thread, self._learn_routes)
+        ).run(self._ended)
+
+    def _learn_routes(self, routes: dict[str, View]) -> None:
+        self.routes = routes
 
     # -- the port of the failover driver --------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 import threading
 import time
+from collections.abc import Iterator
 
-from duolog_server.ha.registry import Grant, RegistryTable, Snapshot, Transaction
+from duolog_server.ha.registry import Changes, Grant, RegistryTable, Snapshot, Transaction
 
 POLL_SECONDS = 0.05
 
@@ -44,18 +45,25 @@ class MemoryRegistry:
             self._expire()
             return self._table.get(prefix)
 
-    def watch(self, prefix: str, after_revision: int, timeout_seconds: float) -> bool:
-        """Wait for any change after a revision."""
+    def changes(
+        self, prefix: str, after_revision: int, timeout_seconds: float
+    ) -> Iterator[Changes]:
+        """Changes after a revision, until the timeout."""
         deadline = time.monotonic() + timeout_seconds
-        with self._changed:
-            while True:
+        while (left := deadline - time.monotonic()) > 0:
+            with self._changed:
                 self._expire()
-                if self._table.revision > after_revision:
-                    return True
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                self._changed.wait(min(left, POLL_SECONDS))
+                found = self._table.changes(prefix, after_revision)
+                if found.revision == after_revision:
+                    self._changed.wait(min(left, POLL_SECONDS))
+            after_revision = found.revision
+            if found.rows:
+                yield found
+
+    def compact(self) -> None:
+        """Forget what was changed up to now, as etcd does from time to time."""
+        with self._changed:
+            self._table.compact()
 
     def drop(self, lease: int) -> None:
         """End a lease."""

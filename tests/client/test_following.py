@@ -42,6 +42,12 @@ async def test_hints_are_followed_once_at_their_epoch_and_pauses_grow_with_jitte
     found = [back_off.next(True) for _ in range(6)]
     assert found[:3] == [HINTED_SECONDS] * 3
     assert min(found[3:]) > HINTED_SECONDS
+    slow = BackOff(first_seconds=1.0, longest_seconds=8.0)
+    assert 0.5 <= slow.next() <= 1.5
+    grown = [slow.next() for _ in range(10)]
+    assert 4.0 <= grown[-1] <= max(grown) <= 12.0
+    slow.reset()
+    assert slow.next() <= 1.5
     connection = Connection(("127.0.0.1:1", "127.0.0.1:2"))
     await connection.rotate(connection.moves, "127.0.0.1:9", 5)
     assert connection.endpoint == "127.0.0.1:9"

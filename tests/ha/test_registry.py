@@ -2,7 +2,17 @@
 
 import pytest
 
-from duolog_server.ha.registry import Check, Delete, LeaseGone, Put, RegistryTable, Transaction
+from duolog_server.ha import registry
+from duolog_server.ha.registry import (
+    Changes,
+    Check,
+    Compacted,
+    Delete,
+    LeaseGone,
+    Put,
+    RegistryTable,
+    Transaction,
+)
 from tests.known import known
 
 
@@ -63,3 +73,36 @@ def test_a_read_shows_one_prefix_as_of_one_revision() -> None:
     snapshot = table.get("/a/")
     assert list(snapshot.rows) == ["/a/1"]
     assert snapshot.revision == table.revision
+
+
+def test_changes_since_a_revision_are_rows_and_deleted_keys_until_it_is_compacted() -> None:
+    table = RegistryTable()
+    lease = table.grant(1000, 0)
+    first = table.commit(Transaction((), (Put("/a/1", b"1", lease), Put("/b/1", b"1"))))
+    assert first is not None
+    second = table.commit(Transaction((), (Put("/a/2", b"2"),)))
+    assert second is not None
+    assert table.changes("/a/", second) == Changes(second, {})
+    assert table.changes("/a/", first) == Changes(second, {"/a/2": table.rows["/a/2"]})
+    table.expire(1000)
+    assert table.changes("/a/", second) == Changes(second + 1, {"/a/1": None})
+    table.commit(Transaction((), (Put("/a/1", b"3"), Delete("/a/2"), Delete("/a/none"))))
+    assert table.changes("/a/", second).rows == {"/a/1": table.rows["/a/1"], "/a/2": None}
+    with pytest.raises(Compacted):
+        table.changes("/a/", table.revision + 1)
+    table.compact()
+    assert table.changes("/a/", table.revision).rows == {}
+    with pytest.raises(Compacted):
+        table.changes("/a/", table.revision - 1)
+
+
+def test_a_table_remembers_so_many_deleted_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "GONE_MAX", 2)
+    table = RegistryTable()
+    keys = [f"/{number}" for number in range(3)]
+    table.commit(Transaction((), tuple(Put(key, b"") for key in keys)))
+    for key in keys:
+        table.commit(Transaction((), (Delete(key),)))
+    assert table.changes("/", table.revision - 1).rows == {"/2": None}
+    with pytest.raises(Compacted):
+        table.changes("/", table.revision - 2)

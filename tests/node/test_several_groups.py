@@ -285,7 +285,7 @@ async def test_a_topic_is_unknown_only_where_every_group_says_so(nodes: dict[str
     assert broker.failover is not None
     whole = dict(broker.failover.routes)
     learn = broker.failover._learn_routes
-    broker.failover._learn_routes = lambda snapshot: None  # type: ignore[method-assign]
+    broker.failover._learn_routes = lambda routes: None  # type: ignore[method-assign]
     broker.failover.routes = {**whole, "broker-b": replace(whole["broker-b"], replicas={})}
     async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
         with pytest.raises(duolog.Unavailable, match="broker-b cannot be reached"):

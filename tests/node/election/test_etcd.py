@@ -16,17 +16,20 @@ from duolog_server.chaos.localetcd import LocalEtcd
 from duolog_server.demo.registryserver import RegistryServer
 from duolog_server.ha.registry import (
     Check,
+    Compacted,
     Delete,
     LeaseGone,
     Put,
     Registry,
     RegistryUnavailable,
+    Row,
     Transaction,
 )
 from duolog_server.node.election.etcd import EtcdRegistry
 from duolog_server.node.election.memoryregistry import MemoryRegistry
 from duolog_server.node.runtime import certificates as certificates_of
 from duolog_server.node.runtime.tls import Tls
+from duolog_server.node.wire import etcd_pb2 as wire
 from tests.certificates import certificates
 from tests.etcd import need_etcd
 from tests.until import slowness, wait_until
@@ -148,7 +151,7 @@ def test_a_lease_ends_and_takes_its_keys_with_it(registry: Registry) -> None:
     until = time.monotonic() + 30
     while registry.get("/t4/").rows:
         assert time.monotonic() < until
-        registry.watch("/t4/", revision, 1.0)
+        any(registry.changes("/t4/", revision, 1.0))
 
 
 class Failure(grpc.RpcError):
@@ -206,18 +209,56 @@ def test_a_lease_of_a_second_is_granted_and_one_below_the_minimum_is_longer(
         slow.stop()
 
 
-def test_a_watch_tells_of_changes_since_a_revision(registry: Registry) -> None:
+def test_a_watch_shows_all_changes_since_a_revision(registry: Registry) -> None:
     revision = registry.get("/t5/").revision
-    assert not registry.watch("/t5/", registry.get("/t5/").revision, 0.2)
-    registry.commit(put("/t5/k", b"v"))
-    assert registry.watch("/t5/", revision, 5.0)  # it was before the watch began
-    seen: list[bool] = []
-    now = registry.get("/t5/").revision
-    watcher = threading.Thread(target=lambda: seen.append(registry.watch("/t5/", now, 10.0)))
-    watcher.start()
-    registry.commit(put("/t5/k", b"w"))
-    watcher.join(10)
-    assert seen == [True]
+    assert not any(registry.changes("/t5/", revision, 0.2))
+    lease = registry.lease(60).lease
+    registry.commit(put("/t5/a", b"1", lease))
+    registry.commit(put("/t5/b", b"2"))
+    registry.commit(put("/elsewhere", b"3"))
+    registry.commit(Transaction((), (Delete("/t5/b"), Put("/t5/c", b"4"))))
+    found: dict[str, Row | None] = {}
+    watch = registry.changes("/t5/", revision, 20.0)
+
+    def until(count: int) -> int:
+        for changes in watch:
+            found.update(changes.rows)
+            if len(found) == count and found["/t5/b"] is None:
+                return changes.revision
+        raise AssertionError(f"the watch ended with {found}")
+
+    seen = until(3)  # they were made before the watch began
+    rows = registry.get("/t5/").rows
+    assert found == {**rows, "/t5/b": None}
+    assert seen <= registry.get("/t5/").revision
+    registry.drop(lease)
+    for changes in registry.changes("/t5/", seen, 20.0):
+        assert changes.rows == {"/t5/a": None}
+        break
+    with pytest.raises(Compacted):
+        any(registry.changes("/t5/", registry.get("/").revision + 1000, 1.0))
+
+
+def test_etcd_reports_a_compacted_revision(etcd: LocalEtcd) -> None:
+    registry = connected(EtcdRegistry(etcd.endpoints, PATIENCE_SECONDS))
+    revision = registry.commit(put("/t6/a", b"1"))
+    last = registry.commit(put("/t6/a", b"2"))
+    assert revision is not None
+    with grpc.insecure_channel(etcd.endpoints[0]) as channel:
+        compact: Any = channel.unary_unary("/etcdserverpb.KV/Compact")
+        # A CompactionRequest has its revision where this one has its id.
+        compact(wire.LeaseRevokeRequest(ID=last).SerializeToString(), timeout=PATIENCE_SECONDS)
+    with pytest.raises(Compacted):
+        any(registry.changes("/t6/", revision - 1, PATIENCE_SECONDS))
+    registry.close()
+
+
+def test_an_answer_may_be_larger_than_the_usual_limit_of_grpc(etcd: LocalEtcd) -> None:
+    registry = connected(EtcdRegistry(etcd.endpoints, PATIENCE_SECONDS))
+    for number in range(5):
+        assert registry.commit(put(f"/t7/{number}", bytes(1 << 20))) is not None
+    assert len(registry.get("/t7/").rows) == 5
+    registry.close()
 
 
 def test_etcd_and_the_table_agree_on_any_script(etcd: LocalEtcd) -> None:
@@ -280,7 +321,7 @@ def test_no_answer_is_an_error_in_time_and_a_commit_is_sent_once(tmp_path: Path)
         lambda: registry.get("/"),
         lambda: registry.lease(3),
         lambda: registry.commit(put("/k", b"v")),
-        lambda: registry.watch("/", 1, 0.3),
+        lambda: any(registry.changes("/", 1, 0.3)),
     ):
         with pytest.raises(RegistryUnavailable):
             call()
@@ -372,7 +413,7 @@ def test_a_registry_that_was_closed_is_unavailable(etcd: LocalEtcd) -> None:
 
     def watch() -> None:
         try:
-            registry.watch("/closed/", registry.get("/").revision, 30.0)
+            any(registry.changes("/closed/", registry.get("/").revision, 30.0))
         except RegistryUnavailable as error:
             watched.append(error)
 
@@ -388,4 +429,4 @@ def test_a_registry_that_was_closed_is_unavailable(etcd: LocalEtcd) -> None:
     with pytest.raises(RegistryUnavailable):
         registry.commit(Transaction((), (Put("/x", b""),)))
     with pytest.raises(RegistryUnavailable):
-        registry.watch("/", 1, 1.0)
+        any(registry.changes("/", 1, 1.0))

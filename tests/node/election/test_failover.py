@@ -25,11 +25,11 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from duolog_server.ha import failoverevents, identity, membership
 from duolog_server.ha.epochs import Epoch
 from duolog_server.ha.failover import Role
-from duolog_server.ha.failoverevents import Changed, Instruct, Tick, Wake
-from duolog_server.ha.groupstate import Keys, Replica, View
+from duolog_server.ha.failoverevents import Changed, Event, Instruct, Tick, Wake
+from duolog_server.ha.groupstate import Keys, Registration, Replica, View
 from duolog_server.ha.mandate import Mandate
 from duolog_server.ha.membership import Membership
-from duolog_server.ha.registry import Delete, Grant, RegistryUnavailable, Snapshot, Transaction
+from duolog_server.ha.registry import Delete, Grant, Put, RegistryUnavailable, Snapshot, Transaction
 from duolog_server.node.api.native import appends_of
 from duolog_server.node.api.replicationstatus import replication_status
 from duolog_server.node.core import admission
@@ -295,8 +295,6 @@ async def test_without_a_master_slaves_serve_readers_and_puts_wait(voters: Voter
         # A lock that nobody's lease holds: the group has no master for as long as it stands.
         master = voters.the_leader()
         row = voters.registry.get(KEYS.lock).rows[KEYS.lock]
-        from duolog_server.ha.registry import Put
-
         voters.registry.commit(Transaction((), (Put(KEYS.lock, row.value.replace(b"a", b"z")),)))
         await until(lambda: voters.leader is None)
         assert broker_of(master).replication.slave is not None
@@ -922,7 +920,7 @@ async def test_a_client_finds_topics_while_no_node_is_registered(voters: Voters)
         await client.admin.create_topic("T", 1)
     for node in voters.nodes.values():
         part = service(node)
-        part._learn_routes = lambda snapshot: None  # type: ignore[method-assign]
+        part._learn_routes = lambda routes: None  # type: ignore[method-assign]
         part.routes = {name: replace(view, replicas={}) for name, view in part.routes.items()}
     for name in "abc":
         async with voters.client(name) as client:
@@ -932,6 +930,28 @@ async def test_a_client_finds_topics_while_no_node_is_registered(voters: Voters)
                     await producer.send("T", b"")
                     with pytest.raises(duolog.UnknownTopic):
                         await producer.send("nope", b"", timeout=15.0)
+
+
+async def test_changes_of_other_groups_are_routes_and_no_events_of_an_election(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await voters.start_all()
+    part = service(voters.the_leader())
+    posted: list[Event] = []
+    post = part._post
+
+    def noted(event: Event) -> None:
+        posted.append(event)
+        post(event)
+
+    monkeypatch.setattr(part, "_post", noted)
+    keys = Keys(part._keys.cluster, "another")
+    for number in range(50):
+        row = Registration(Replica(f"n{number}", 1), "", "")
+        voters.registry.commit(Transaction((), (Put(keys.replica(f"n{number}"), row.to_bytes()),)))
+    await until(lambda: len(part.routes.get("another", View()).replicas) == 50)
+    # The group's own changes are few: its nodes record who belongs to it.
+    assert sum(isinstance(event, Changed) for event in posted) < 10
 
 
 @pytest.mark.usefixtures("quick_groups")
