@@ -342,6 +342,11 @@ class Broker:
         found.append((self.groups, self.groups.validate(self.times.mono_ms())))
         return next((f"{type(one).__name__}: {wrong}" for one, wrong in found if wrong), "")
 
+    def has_moves(self) -> bool:
+        """Whether queues of this group have moved, or are reserved."""
+        moves = self.metadata.stored_moves
+        return bool(moves.seals or moves.guests)
+
     def give_up(self, error: Exception) -> None:
         """After an unexpected error of background work: fence the node; its process ends."""
         report(error)
