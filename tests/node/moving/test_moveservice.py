@@ -9,6 +9,7 @@ import pytest
 from duolog import _errors as sdk
 from duolog.testing._ports import free_endpoint
 
+from duolog_server.ha.groupstate import retired_key
 from duolog_server.ha.mover import State, move_id
 from duolog_server.ha.moverevents import (
     Commit,
@@ -716,3 +717,55 @@ async def test_more_queues_of_the_topic_do_not_disturb_a_move(source: Source) ->
     source.target.deaf.clear()
     assert (await task).state == "DONE"
     assert metadata.topics["T"].queues == 16
+
+
+def without_master(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target has none, and is not there to answer."""
+    monkeypatch.setattr(source.broker.other_groups, "has_master", lambda group: group == "c")
+    source.target.silent.add(B)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_puts_go_past_a_target_without_a_master_once_the_row_names_a_later_place(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await source.begin()).state == "DONE"
+    later = Place("c", 5)
+    source.says(Row(Place(A, 0), later))
+    await until(lambda: source.broker.passing.queues["T", 0].later == later)
+    without_master(source, monkeypatch)
+    await source.fail_over()
+    await until(lambda: not source.is_held())
+    assert source.broker.passing.queues["T", 0].later == later
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_group_that_has_left_is_noted_where_queues_moved_there(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await source.begin()).state == "DONE"
+    source.registry.commit(Transaction((), (Put(retired_key("DefaultCluster", B), b"{}"),)))
+    await until(lambda: source.broker.metadata.tables.moves.gone == {B})
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_move_that_waits_for_a_group_that_has_left_to_revoke_it_ends(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.target.deaf |= {Reserve, Revoke}
+    await source.begin()
+    await source.reach(State.REVOKING)
+    source.registry.commit(Transaction((), (Put(retired_key("DefaultCluster", B), b"{}"),)))
+    await source.reach(State.ENDED)
+    assert (await source.put(b"x")).status is PutMessageStatus.PUT_OK
+    assert (await source.begin(target="c")).target == "c"
+
+
+@pytest.mark.usefixtures("quick")
+async def test_nobody_is_asked_who_has_left(source: Source) -> None:
+    """The row names a place of a group that has left: what that had is gone with it."""
+    source.registry.commit(Transaction((), (Put(retired_key("DefaultCluster", "d"), b"{}"),)))
+    source.says(Row(Place(A, 0), Place("d", 5)))
+    await source.fail_over()
+    await until(lambda: not source.is_held() and source.row() == Row(Place(A, 0), Place(A, 0)))
+    assert (await source.put(b"x")).status is PutMessageStatus.PUT_OK
