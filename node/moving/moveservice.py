@@ -273,9 +273,10 @@ class MoveService:
 
     def _settle(self, move: RunningMove) -> None:
         """All that the log held when this mastership began is confirmed."""
-        if move.topic not in self._metadata.topics:
+        if move.topic not in self._metadata.topics and not move.is_over:
             move.topic_deleted()
-        move.step(Settled())
+        if not move.is_over:  # with its topic
+            move.step(Settled())
 
     def _topic_deleted(self, topic: str) -> None:
         self._scan_now.set()  # a topic of its name may not move as long as there are its rows

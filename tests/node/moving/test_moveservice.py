@@ -769,3 +769,17 @@ async def test_nobody_is_asked_who_has_left(source: Source) -> None:
     await source.fail_over()
     await until(lambda: not source.is_held() and source.row() == Row(Place(A, 0), Place(A, 0)))
     assert (await source.put(b"x")).status is PutMessageStatus.PUT_OK
+
+
+async def test_a_move_that_has_ended_with_its_topic_is_counted_once(source: Source) -> None:
+    """A new master finds the row of a move; the topic is deleted before its log is confirmed."""
+    service = source.broker.moves
+    source.target.deaf.add(Revoke)
+    source.says(Row(Place(A, 0), Place("c", 5)))
+    source.target.silent.add("c")
+    await source.fail_over()
+    await source.reach(State.ASKING)
+    await source.broker.metadata.delete_topic("T")
+    (move,) = service._moves.values()
+    service._settle(move)
+    assert service.ended[State.ENDED] == 1
