@@ -308,7 +308,28 @@ class MoveService:
                 continue
             if not (exists and self._has(topic, name, row.at)):
                 await self._rows.remove(topic, name, seen.revision)
+        await self._remove_left(rows)
         await self._note_gone(moves)  # at last: it takes room on the disk
+
+    async def _remove_left(self, rows: Rows) -> None:
+        """Remove the rows of topics that were deleted, or made again since, whose queues born here
+        were in groups that have left: those would have done so.
+        """
+        metadata, shown = self._metadata, self._groups()
+        left = {
+            (topic, name): seen
+            for (topic, name), seen in rows.items()
+            if name.group == self._group
+            and (topic in metadata.births.topics or not metadata.exists(topic))
+            and metadata.stored_moves.seal_of(topic, name.queue_id) is None
+            and seen.row is not None
+            and not seen.row.move
+            and seen.row.at.group not in (self._group, *shown)
+        }
+        gone = await self._rows.retired() if left else set()
+        for (topic, name), seen in left.items():
+            if seen.row is not None and seen.row.at.group in gone:
+                await self._rows.remove(topic, name, seen.revision)
 
     async def _end_with_groups(self) -> None:
         """End the moves that wait for a revocation by a group that has left."""

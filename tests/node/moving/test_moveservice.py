@@ -783,3 +783,21 @@ async def test_a_move_that_has_ended_with_its_topic_is_counted_once(source: Sour
     (move,) = service._moves.values()
     service._settle(move)
     assert service.ended[State.ENDED] == 1
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_topic_that_is_made_again_moves_though_its_row_names_a_group_that_has_left(
+    source: Source,
+) -> None:
+    metadata = source.broker.metadata
+    assert (await source.begin()).state == "DONE"
+    await metadata.delete_topic("T")
+    await metadata.put_topic(metadata.new_topic("T", 8, 6))
+    source.says(Row(Place(A, 0), Place("d", 4)))
+    ended = await source.begin()
+    assert (ended.state, ended.reason) == ("ENDED", "it is at d/4 by the registry: try again")
+    assert source.row() is not None  # it may yet be of that group
+    source.registry.commit(Transaction((), (Put(retired_key("DefaultCluster", "d"), b"{}"),)))
+    await until(lambda: source.row() is None)
+    await source.begin()
+    await source.reach(State.DONE)
