@@ -50,11 +50,13 @@ from duolog_server.ha.failoverevents import (
 )
 from duolog_server.ha.groupchanges import GroupChanges
 from duolog_server.ha.groupstate import (
+    MOVES,
     BadState,
     Discarded,
     GroupState,
     Keys,
     Registration,
+    Replica,
     Unreachable,
     Unreached,
     View,
@@ -182,9 +184,20 @@ class Failover:
         return self.view.unreached_by(self.me.replica.node)
 
     @property
+    def barred(self) -> list[str]:
+        """Nodes that neither count for puts nor lead, as queues of the group have moved: their
+        version would store messages in those again.
+        """
+        if not self._facts.has_moves():
+            return []
+        return [node for node in self.view.lacking(MOVES) if node != self.me.replica.node]
+
+    @property
     def _sight(self) -> View:
         """The group as it was read last, with what this node has found since."""
         view, me, found = self.view, self.me.replica.node, self._facts.unreachable()
+        if barred := self.barred:
+            view = replace(view, drained=view.drained.union(barred))
         if found == view.reach.get(me, {}):
             return view
         return replace(view, reach={**view.reach, me: found})
@@ -470,6 +483,7 @@ class Failover:
 
     def _mandate(self, sync: SyncState) -> Mandate:
         paused = f"{self._handing.target} takes over" if self._handing is not None else ""
+        paused = paused or self._pause_for_barred(sync)
         return Mandate(
             sync.me,
             sync.members,
@@ -479,6 +493,16 @@ class Failover:
             paused,
             self.guarantee,
         )
+
+    def _pause_for_barred(self, sync: SyncState) -> str:
+        """Why no put is stored until barred members have left, where puts require them; or empty:
+        what the others cannot confirm is not to be confirmed by one replica less.
+        """
+        counted, barred = sync.required, self.barred
+        left = [replica for replica in counted if replica.node not in barred]
+        if len(left) == len(counted) or len(left) >= self.guarantee.in_sync_replicas:
+            return ""
+        return f"{', '.join(barred)} must be upgraded: queues have moved, which its version ignores"
 
     def _instruct_anew(self) -> Mandate | None:
         """The mandate to give the master now; None if it has it already."""
@@ -777,6 +801,7 @@ class Failover:
             view.replicas,
             view.drained,
             self._awake_ms,
+            [r.node for r in sync.members if self._leaves_in_any_case(r, master)],
         )
         wanted = sync.wanted(seen, now_ms)
         if wanted is None and (sync.unsettled or self._opens_alone(sync, master)):
@@ -786,6 +811,9 @@ class Failover:
         sync.propose(wanted)
         new = state.changed(sync_state_set=wanted, opened=True)
         return self._send(_Kind.MEMBERS, self._changes.set_members(new), state=new)
+
+    def _leaves_in_any_case(self, member: Replica, master: Mastership) -> bool:
+        return member.node in self.barred and master.held_by(member) >= master.log_end
 
     def _opens_alone(self, sync: SyncState, master: Mastership) -> bool:
         """A group that requires one replica only: it is opened once its log has begun."""
@@ -895,6 +923,7 @@ class Facts:
     renew: give this directory another incarnation, durably, and answer it; the reason is for the
     log. May raise OSError. is_full: its disk takes no puts. has_room: its disk is far from that.
     unreachable: the registered nodes whose replication addresses it could not connect to last.
+    has_moves: queues of the group have moved, or are reserved.
     """
 
     unfit: Callable[[], str]
@@ -905,3 +934,4 @@ class Facts:
     is_full: Callable[[], bool] = lambda: False
     has_room: Callable[[], bool] = lambda: True
     unreachable: Callable[[], Unreachable] = dict
+    has_moves: Callable[[], bool] = lambda: False

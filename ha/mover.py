@@ -20,12 +20,12 @@ reserved has lost its guest: another one is reserved under the next id, and the 
 | PREPARING | stored | the row names the move → RESERVING, another one → ENDED; aborted → CLEARING |
 | RESERVING | stored | the target's word → SEALING; refused, aborted → REVOKING |
 | SEALING | held | the seal is confirmed → OPENING; aborted before it is stored → REVOKING |
-| OPENING | held | the target's word → WITNESSING, or SEALING; it is lost there → RENEWING |
+| OPENING | held | the target's word → WITNESSING, SEALING; lost there → RENEWING; moved on → DONE |
 | RENEWING | held | the target's word → SEALING |
 | WITNESSING | moved | the row names the new place → DONE; that is lost → OPENING |
 | DONE | moved | |
 | ASKING | held | begun → SEALING; nothing → CLEARING |
-| REVOKING | stored | revoked → CLEARING, begun → SEALING |
+| REVOKING | stored | revoked, its group has left → CLEARING; begun → SEALING |
 | CLEARING | stored | the row names no move → ENDED |
 | ENDED | stored | |
 """
@@ -47,11 +47,13 @@ from duolog_server.ha.moverevents import (
     Event,
     Held,
     Hold,
+    Left,
     Lost,
     Nothing,
     NotSealed,
     Open,
     Opened,
+    Passed,
     Refused,
     Release,
     Reply,
@@ -183,6 +185,10 @@ class Mover:
                 return self._answered(reply)
             case Lost() if self.state is State.WITNESSING:
                 return self._go(State.OPENING)
+            case Passed(Seen(row=Row(at=at)) as seen) if self.state is State.OPENING:
+                return replace(self, state=State.DONE, seen=seen), (Release(at),)
+            case Left() if self.state is State.REVOKING and self.settled:
+                return self._go(State.CLEARING)
             case Abort() if self.is_unsealed:
                 return self._aborted()
         return self, ()

@@ -206,7 +206,32 @@ class Abort:
     """An operator, or the time that a move may take before its seal, ends it."""
 
 
-Event = Settled | Committed | Conflict | Held | NotSealed | Sealed | Answered | Lost | Retry | Abort
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The target has no master, and by the row the queue has moved on from it."""
+
+    seen: Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The target's group has left for good: nothing begins there any more."""
+
+
+Event = (
+    Settled
+    | Committed
+    | Conflict
+    | Held
+    | NotSealed
+    | Sealed
+    | Answered
+    | Lost
+    | Passed
+    | Left
+    | Retry
+    | Abort
+)
 
 
 # -- effects ---------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ class Seen:
 
     needed: replicas that puts require. floor: the offset a replica must hold to join. patience_ms:
     how long a live member may be disconnected or lag. awake_ms: since when the master has run
-    without a standstill; what members did before that may not have been read yet.
+    without a standstill; what members did before that may not have been read yet. unspared: nodes
+    that leave however few are left; they hold the whole log, and no put is stored meanwhile.
     """
 
     needed: int
@@ -32,6 +33,7 @@ class Seen:
     registered: Mapping[str, Registration]
     drained: Collection[str]
     awake_ms: MonoMs
+    unspared: Collection[str] = ()
 
 
 class SyncState:
@@ -82,17 +84,17 @@ class SyncState:
             and lives(replica, seen.registered)
         }
         joining -= self._too_late(joining, seen, now_ms)
-        renewed = {replica.node for replica in joining}
+        unspared = {replica.node for replica in joining}.union(seen.unspared)
         leaving = [
             replica
             for replica in sorted(self.members - {self.me})
-            if replica.node in renewed or self._is_late(replica, seen, now_ms)
+            if replica.node in unspared or self._is_late(replica, seen, now_ms)
         ]
         # Members that are certainly gone leave first: those kept for the number should be useful.
-        leaving.sort(key=lambda one: (one.node not in renewed, lives(one, seen.registered)))
+        leaving.sort(key=lambda one: (one.node not in unspared, lives(one, seen.registered)))
         found = set(self.members) | joining
         for replica in leaving:
-            if replica.node in renewed or self._can_spare(replica, found, seen):
+            if replica.node in unspared or self._can_spare(replica, found, seen):
                 found.discard(replica)
         return frozenset(found) if found != self.members else None
 

@@ -166,7 +166,7 @@ class Broker:
         self.removal = QueueRemoval(self.log.file_work, self.background.start, self.metadata.exists)
         self.filters = ConsumerFilters(core, self.store.calculate_filter_bits)
         groups, start = self.other_groups, self.background.start
-        here = Here(self._source, self._last_here)
+        here = Here(self._source, lambda: self.metadata.stored_moves)
         self.passing = Passing(self.log, self.admission, groups, here, start)
         self.arrivals = Arrivals(
             core, self.passing, self.store.store_host, lambda: self.dialects.remoting_host
@@ -342,6 +342,11 @@ class Broker:
         found.append((self.groups, self.groups.validate(self.times.mono_ms())))
         return next((f"{type(one).__name__}: {wrong}" for one, wrong in found if wrong), "")
 
+    def has_moves(self) -> bool:
+        """Whether queues of this group have moved, or are reserved."""
+        moves = self.metadata.stored_moves
+        return bool(moves.seals or moves.guests)
+
     def give_up(self, error: Exception) -> None:
         """After an unexpected error of background work: fence the node; its process ends."""
         report(error)
@@ -381,10 +386,6 @@ class Broker:
     def _source(self) -> tuple[str, int]:
         """Of what is passed on: this group, and the epoch of its mastership."""
         return self.group, self.replication.masterships[0]
-
-    def _last_here(self, group: str, topic: str, queue_id: int) -> int:
-        """The newest queue here that carries the name of one: by all that is stored."""
-        return self.metadata.stored_moves.last_here(group, topic, queue_id)
 
     def _standing(self) -> Standing:
         master = self.replication.master

@@ -117,18 +117,19 @@ class Moves:
         guests = self.guests.get(topic, {}).items()
         return sorted(queue_id for queue_id, guest in guests if guest.first is not None)
 
-    def last_here(self, group: str, topic: str, queue_id: int) -> int:
-        """The newest queue of this group that carries the name of one, which may be that one.
+    def later_here(self, group: str, topic: str, queue_id: int) -> list[int]:
+        """The later queues of this group that carry the name of one, in their order.
 
         group: this one. A queue that comes back has a higher id than all before it.
         """
         guests = self.guests.get(topic, {})
         guest = guests.get(queue_id)
         name = guest.name if guest is not None else Place(group, queue_id)
-        later = (
-            one for one, span in guests.items() if span.name == name and span.first is not None
+        return sorted(
+            one
+            for one, span in guests.items()
+            if one > queue_id and span.name == name and span.first is not None
         )
-        return max(queue_id, *later, -1)
 
     def opened(self) -> Iterator[tuple[QueueKey, int]]:
         """The open guests, and their first offsets."""

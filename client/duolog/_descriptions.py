@@ -422,6 +422,8 @@ class ReplicationStatus:
             known). Of a node that another one tells of: itself, if it is one of them.
         registry_silent: elected groups: the members of etcd that do not answer it, and why; it
             looks every 10 s where `registry.endpoints` names several.
+        barred: elected groups: the nodes that its master keeps out of sync, as queues have moved,
+            which their version does not know.
     """
 
     group: str = ""
@@ -454,6 +456,7 @@ class ReplicationStatus:
     unreachable: Mapping[str, str] = field(default_factory=dict)
     down: Mapping[str, int] = field(default_factory=dict)
     registry_silent: Mapping[str, str] = field(default_factory=dict)
+    barred: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

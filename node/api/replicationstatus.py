@@ -98,6 +98,7 @@ def _add_election(status: wire.ReplicationStatus, failover: FailoverService, now
     status.unreachable.update({name: str(why) for name, why in machine.unreachable.items()})
     status.down.update(machine.view.down)
     status.registry_silent.update(failover.registry_silent)
+    status.barred.extend(machine.barred)
     if state is None:
         return
     status.sync_state_set.extend(sorted(replica.node for replica in state.sync_state_set))

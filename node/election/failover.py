@@ -111,6 +111,9 @@ class Roles(Protocol):
     def give_up(self, error: Exception) -> None:
         """End the node."""
 
+    def has_moves(self) -> bool:
+        """Whether queues of this group have moved, or are reserved."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -165,6 +168,7 @@ class FailoverService:
                 lambda: log_.store.retention.is_full,
                 lambda: log_.store.retention.has_room,
                 lambda: self._dials.unreachable,
+                roles.has_moves,
             ),
         )
         log_.store.retention.relieved = lambda: self.machine.is_relieved
@@ -197,6 +201,7 @@ class FailoverService:
         self._stranded = ""  # as it was logged
         self._weaker: list[str] = []  # as it was logged
         self._unreached_by: list[str] = []  # as it was logged
+        self._barred: list[str] = []  # as it was logged
         self._reads: list[asyncio.Future[None]] = []  # of who waits for the next reading
         self.routes: dict[str, View] = {}
         self.registry_silent: dict[str, str] = {}  # members of etcd that do not answer, and why
@@ -355,6 +360,7 @@ class FailoverService:
         self._relieved_by = successor
         self._tell_weaker()
         self._tell_unreached()
+        self._tell_barred()
 
     def _tell_unreached(self) -> None:
         """Log once that others could not follow this node, if it led."""
@@ -366,6 +372,17 @@ class FailoverService:
                 address=self.machine.me.ha_endpoint,
                 reasons={name: one.reason for name, one in found.items()},
                 hint="set ha.advertise to an address that they reach: they could not follow it",
+            )
+
+    def _tell_barred(self) -> None:
+        """Log once which nodes this master keeps out of the SyncStateSet."""
+        barred = self.machine.barred if self.machine.role is Role.LEADING else []
+        found, self._barred = sorted(set(barred) - set(self._barred)), barred
+        if found:
+            log.error(
+                "nodes of a version without moves are kept out of the SyncStateSet",
+                nodes=found,
+                hint="upgrade them: they would store messages in queues that have moved",
             )
 
     def _tell_weaker(self) -> None:

@@ -37,6 +37,7 @@ from duolog_server.store.errors import BadMessage, RepeatUnknown
 from duolog_server.store.idempotence import Run
 from duolog_server.store.kernels.encode import FIELD_BORN_TIME
 from duolog_server.store.messagestore import PutBatch, PutResult
+from duolog_server.store.moves import Guest
 from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.queueends import QueueKey
 from duolog_server.store.record import Host, Record
@@ -87,6 +88,13 @@ class Answers(Protocol):
 async def _end(over: asyncio.Event) -> None:
     await over.wait()
     raise sdk.Unavailable("this node takes no more of it")
+
+
+def _is_later(guest: Guest, delivery: wire.Delivery) -> bool:
+    """Whether a guest is the later place that its sender means."""
+    past = delivery.past
+    is_same = delivery.HasField("past") and guest.name == (past.name.group, past.name.queue_id)
+    return is_same and guest.first is not None and guest.first >= past.first
 
 
 def _ready(ready: Ready, answer: Answer, _: Outcome) -> None:
@@ -218,7 +226,8 @@ class Arrivals:
         guest = core.metadata.tables.moves.guest_of(delivery.topic, delivery.queue_id)
         if guest is None or guest.first is None:
             return NoPlace(UNAVAILABLE, f"queue {where} continues none that moved here")
-        if guest.came_from != (stream.source, delivery.from_queue):
+        comes_from = stream.source, delivery.from_queue
+        if guest.came_from != comes_from and not _is_later(guest, delivery):
             asked = f"{stream.source[:200]}/{delivery.from_queue}"
             reason = f"queue {where} continues {guest.came_from}, not {asked}"
             return NoPlace(UNAVAILABLE, reason)

@@ -16,12 +16,15 @@ from duolog import _errors as sdk
 from duolog._background import Background, all_of
 
 from duolog_server.ha.epochs import Epoch
-from duolog_server.ha.mover import OVER, Mover, Span, Start, State, move_id, resume
+from duolog_server.ha.mover import OVER, Mover, Span, Start, State, move_id, names_later, resume
 from duolog_server.ha.moverevents import (
     Ask,
     Commit,
+    Left,
     Lost,
+    Nothing,
     Opened,
+    Passed,
     Reply,
     Request,
     Reserve,
@@ -270,9 +273,10 @@ class MoveService:
 
     def _settle(self, move: RunningMove) -> None:
         """All that the log held when this mastership began is confirmed."""
-        if move.topic not in self._metadata.topics:
+        if move.topic not in self._metadata.topics and not move.is_over:
             move.topic_deleted()
-        move.step(Settled())
+        if not move.is_over:  # with its topic
+            move.step(Settled())
 
     def _topic_deleted(self, topic: str) -> None:
         self._scan_now.set()  # a topic of its name may not move as long as there are its rows
@@ -291,6 +295,8 @@ class MoveService:
         """
         rows, moves = await self._rows.read_all(), self._metadata.tables.moves
         self._resume(epoch, rows)
+        await self._end_with_groups()
+        self._pass_over(rows)
         for topic, queue_id in [(topic, one) for topic, row in moves.guests.items() for one in row]:
             sealed = moves.seal_of(topic, queue_id) is not None
             if topic not in self._metadata.topics or (sealed and self._is_moving(topic, queue_id)):
@@ -302,13 +308,62 @@ class MoveService:
                 continue
             if not (exists and self._has(topic, name, row.at)):
                 await self._rows.remove(topic, name, seen.revision)
+        await self._remove_left(rows)
         await self._note_gone(moves)  # at last: it takes room on the disk
 
+    async def _remove_left(self, rows: Rows) -> None:
+        """Remove the rows of topics that were deleted, or made again since, whose queues born here
+        were in groups that have left: those would have done so.
+        """
+        metadata, shown = self._metadata, self._groups()
+        left = {
+            (topic, name): seen
+            for (topic, name), seen in rows.items()
+            if name.group == self._group
+            and (topic in metadata.births.topics or not metadata.exists(topic))
+            and metadata.stored_moves.seal_of(topic, name.queue_id) is None
+            and seen.row is not None
+            and not seen.row.move
+            and seen.row.at.group not in (self._group, *shown)
+        }
+        gone = await self._rows.retired() if left else set()
+        for (topic, name), seen in left.items():
+            if seen.row is not None and seen.row.at.group in gone:
+                await self._rows.remove(topic, name, seen.revision)
+
+    async def _end_with_groups(self) -> None:
+        """End the moves that wait for a revocation by a group that has left."""
+        ending = [move for move in self._moves.values() if not move.is_over and move.is_ending]
+        gone = await self._rows.retired() if ending else set()
+        for move in ending:
+            if move.target in gone:
+                move.step(Left())
+
+    def _pass_over(self, rows: Rows) -> None:
+        """Pass on to later places, by the rows, what the next one does not take."""
+        moves = self._metadata.stored_moves
+        for topic, queue_id in [(topic, one) for topic, row in moves.seals.items() for one in row]:
+            span = Span.of(moves, topic, Place(self._group, queue_id))
+            seal, seen = moves.seal_of(topic, queue_id), rows.get((topic, span.name), Seen())
+            if seal is None or seen.row is None or not names_later(seen.row, span):
+                continue
+            at, move = seen.row.at, self._moves.get((topic, queue_id))
+            if at == seal.following:
+                continue
+            if move is None or move.is_over:
+                self._passing.release(topic, queue_id, at)
+            elif not self._others.has_master(seal.following.group):
+                move.step(Passed(seen))
+
     async def _note_gone(self, moves: Moves) -> None:
-        """Note the groups that have left, where guests came from there: those are open to all."""
+        """Note the groups that have left, where guests came from there: those are open to all; and
+        where queues moved there: what is put to those passes them over.
+        """
         guests = (one for queues in moves.guests.values() for one in queues.values())
-        sources = {one.came_from.group for one in guests} - moves.gone
-        for group in sorted(sources & await self._rows.retired() if sources else ()):
+        seals = (one for queues in moves.seals.values() for one in queues.values())
+        known = {one.came_from.group for one in guests} | {one.following.group for one in seals}
+        others = known - moves.gone
+        for group in sorted(others & await self._rows.retired() if others else ()):
             await self._metadata.change({"op": "gone", "replica_group": group})
             log.info("a replica group has left", replica_group=group)
 
@@ -344,7 +399,8 @@ class MoveService:
         """
         groups = {*self._groups()} - {self._group}
         named = request.named.group
-        if named not in (*groups, self._group) or not groups:
+        has_left = named not in groups and named in await self._rows.retired()
+        if not has_left and (named not in (*groups, self._group) or not groups):
             raise sdk.Unavailable(f"the registry does not show group {named}, which has the queue")
         asked = request_to_wire(topic, request, Settings({}))
         answers = await all_of(*(self._answer(group, asked) for group in sorted(groups)))
@@ -352,7 +408,7 @@ class MoveService:
         silent = [answer for answer in answers if isinstance(answer, sdk.DuologError)]
         if silent and not any(isinstance(reply, Opened) for reply in replies):
             raise silent[0]
-        return joined(replies)
+        return joined(replies) if replies else Nothing()
 
     async def _answer(self, group: str, asked: wire.MoveRequest) -> Reply | sdk.DuologError:
         try:

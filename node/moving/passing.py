@@ -11,6 +11,8 @@ A node that does not lead passes on nothing. A put waits no longer than its clie
 outcome is unknown if it was ever sent. So many wait, and no more. What comes for the first
 time goes to the newest place that this group has of its queue, not through all that it ever had,
 once nothing is on its way elsewhere. A repeat goes through all of them, as each may have stored it.
+Where the group of the next place has left, or has no master and it is no repeat, it goes past it to
+a later place, which knows the name of the queue.
 """
 
 import asyncio
@@ -27,6 +29,7 @@ from duolog._background import together
 from duolog._backoff import BackOff
 from duolog._nodechannel import BROKEN, uncancelled
 
+from duolog_server.ha.mover import Span
 from duolog_server.node.core.admission import Admission
 from duolog_server.node.core.ports import Log
 from duolog_server.node.engine.log import Outcome
@@ -45,7 +48,7 @@ from duolog_server.node.wire import moves_pb2 as wire
 from duolog_server.store.errors import BadMessage, RepeatUnknown
 from duolog_server.store.idempotence import Run
 from duolog_server.store.messagestore import PutBatch, PutResult
-from duolog_server.store.moves import Place
+from duolog_server.store.moves import Moves, Place
 from duolog_server.store.queueends import QueueKey
 from duolog_server.store.status import PutMessageStatus
 
@@ -63,13 +66,16 @@ class Streams(Protocol):
     def deliver(self, group: str) -> Deliveries:
         """A stream of batches to a group's master. Raises Unavailable if it has none."""
 
+    def has_master(self, group: str) -> bool:
+        """Whether the registry shows a master of a group."""
+
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """This node. source: its group, and the epoch of its mastership. last: `Moves.last_here`."""
+    """This node. source: its group, and the epoch of its mastership. moves: all that are stored."""
 
     source: Callable[[], tuple[str, int]]
-    last: Callable[[str, str, int], int]
+    moves: Callable[[], Moves]
 
 
 @dataclass(slots=True, eq=False)
@@ -144,13 +150,15 @@ class _Queue:
     """A queue whose puts are not stored here. released: they are passed on; else they wait.
 
     held: by its move, before the log has a seal: it would store them. away: puts that continue to
-    `target`, and have no outcome. behind: those that wait for these, as they go elsewhere.
+    `target`, and have no outcome. behind: those that wait for these, as they go elsewhere. later:
+    the first place behind the one that follows which became known.
     """
 
     held: bool = False
     released: bool = False
     waiting: dict[int, _Put] = field(default_factory=dict)
     target: Place | None = None
+    later: Place | None = None
     away: int = 0
     behind: dict[int, _Put] = field(default_factory=dict)
     passed: _LastMinute = field(default_factory=_LastMinute)
@@ -223,10 +231,18 @@ class Passing:
         queue.held, queue.released = True, False
 
     def release(self, topic: str, queue_id: int, place: Place | None) -> None:
-        """Pass on what waits and what comes later, in order; without a place, store it here."""
-        key = topic, queue_id
+        """Pass on what waits and what comes later, in order; without a place, store it here.
+
+        place: the one that follows, or a later one.
+        """
+        key, moves = (topic, queue_id), self._here.moves()
         queue = self.queues.setdefault(key, _Queue())
         queue.held, queue.released = False, True
+        seal = moves.seal_of(topic, queue_id)
+        is_later = seal is not None and place != seal.following
+        # It stays: a repeat may have been stored there, and it passes on what it does not take.
+        if is_later and (queue.later is None or queue.later.group in moves.gone):
+            queue.later = place
         if place is None:
             del self.queues[key]
         self._all_begin(queue.waiting)
@@ -263,12 +279,17 @@ class Passing:
 
         Calls that wait at the same time keep their order. A former master may have sent it.
         """
-        put = self._opened(batch, False, False)
+        put = self._opened(batch, True, False)
         if put is None:
             return PutResult(UNAVAILABLE, self._full())
-        put.delivery = delivery_of(batch, to)
         put.is_sent = True
-        self._line(to.group).add(put)
+        following, to = to, self._next(put, to)
+        if to.group == self._here.source()[0]:  # it came back, and the group between has left
+            put.batch = replace(batch, queue_id=to.queue_id)
+            self._begin(put)
+        else:
+            put.delivery = self._delivery(batch, following, to)
+            self._line(to.group).add(put)
         return replace(put.result, status=await put.outcome)
 
     def _full(self) -> str:
@@ -299,8 +320,28 @@ class Passing:
     def _next(self, put: _Put, following: Place) -> Place:
         """Where a put continues: at the newest place of its queue here, if it comes first."""
         (topic, queue_id), group = put.key, self._here.source()[0]
-        last = queue_id if put.repeat else self._here.last(group, topic, queue_id)
-        return following if last == queue_id else Place(group, last)
+        moves, has_left = self._here.moves(), following.group in self._here.moves().gone
+        here = moves.later_here(group, topic, queue_id)
+        if here and not put.repeat:
+            return Place(group, here[-1])
+        if here and has_left:
+            return Place(group, here[0])
+        queue = self.queues.get(put.key)
+        later = queue.later if queue is not None else None
+        is_past = has_left or not (put.repeat or self._streams.has_master(following.group))
+        return later if is_past and later is not None else following
+
+    def _delivery(self, batch: PutBatch, following: Place, to: Place) -> wire.Delivery:
+        """What is sent to the place that follows a sealed queue, or past that to a later one."""
+        delivery = delivery_of(batch, to)
+        if to != following:
+            (group, _), moves = self._here.source(), self._here.moves()
+            seal = moves.seal_of(batch.topic, batch.queue_id)
+            assert seal is not None, "it has a later place"
+            name = Span.of(moves, batch.topic, Place(group, batch.queue_id)).name
+            delivery.past.name.group, delivery.past.name.queue_id = name
+            delivery.past.first = seal.first
+        return delivery
 
     def _hold(self, put: _Put, where: dict[int, _Put], reason: str) -> None:
         put.reason = reason
@@ -338,13 +379,13 @@ class Passing:
         queue.target, queue.away = to, queue.away + 1
         queue.passed.add(asyncio.get_running_loop().time(), put.batch.columns.count)
         put.ways.append(queue)
-        if to != result.moved_to:
+        if to.group == self._here.source()[0]:
             put.batch = replace(put.batch, queue_id=to.queue_id)
             self._begin(put)
             return
-        put.delivery = delivery_of(put.batch, result.moved_to)
+        put.delivery = self._delivery(put.batch, result.moved_to, to)
         put.delivery.repeat, put.delivery.no_wait = put.repeat, put.no_wait
-        self._line(result.moved_to.group).add(put)
+        self._line(to.group).add(put)
 
     def _stored(self, put: _Put, result: PutResult) -> None:
         """It is stored here after all, or refused."""
@@ -401,6 +442,11 @@ class Passing:
 
     def place_lost(self, put: _Put) -> None:
         """Where it was sent to, nothing is continued."""
+        if put.sent.HasField("past"):  # what was known of a later place is wrong
+            queue = self.queues.get((put.batch.topic, put.sent.from_queue))
+            if queue is not None:
+                queue.later = None
+            return
         for lost in self.lost:
             lost((put.batch.topic, put.sent.from_queue))
 

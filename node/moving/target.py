@@ -106,10 +106,11 @@ class MoveTarget:
         ):
             # Not lost: the source will hear of the deletion, too, and must not undo it here.
             return Refused(asked.move, f"topic {topic} was deleted in group {self._group}")
-        if self._metadata.retires():
+        # What it has lost has ended at its source: that has no other place to go.
+        if self._metadata.retires() and not is_renewed(asked.move):
             return Refused(asked.move, f"group {self._group} retires, and takes no queues")
         try:
-            if not self._knows(topic):
+            if not self._knows(topic) and not self._metadata.retires():
                 self._metadata.new_topic(topic, 1, theirs.perm, theirs.owner)
             self._metadata.unused_queue(topic)
         except (BadMessage, sdk.Busy) as error:

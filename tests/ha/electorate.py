@@ -28,7 +28,7 @@ from duolog_server.ha.failoverevents import (
     Tick,
     Uncertain,
 )
-from duolog_server.ha.groupstate import GroupState, Keys, Registration, Replica, Unreached
+from duolog_server.ha.groupstate import FEATURES, GroupState, Keys, Registration, Replica, Unreached
 from duolog_server.ha.guarantee import Guarantee
 from duolog_server.ha.identity import Identity, LastRun
 from duolog_server.ha.localreplica import LocalReplica, Member, unfit
@@ -99,7 +99,12 @@ class Voter:
             self.disk,
             Candidacy(
                 KEYS,
-                Registration(Replica(name, who.incarnation), f"{name}:1", f"{name}:2"),
+                Registration(
+                    Replica(name, who.incarnation),
+                    f"{name}:1",
+                    f"{name}:2",
+                    () if name in group.older else FEATURES,
+                ),
                 Guarantee(group.weak.get(name, group.needed)),
                 f"{group.fresh_id}-{name}-{next(group.runs)}",
             ),
@@ -112,6 +117,7 @@ class Voter:
                 lambda: self.full or self.store.retention.is_full,
                 lambda: not self.full and self.store.retention.has_room,
                 lambda: dict(self.unreachable),
+                lambda: group.has_moves,
             ),
         )
 
@@ -297,6 +303,8 @@ class Electorate:
         self.fresh_id = fresh_id
         self.runs = itertools.count()
         self.needed = needed
+        self.older: set[str] = set()  # nodes whose version knows no features
+        self.has_moves = False
         self.now = 1_000_000
         self.table = RegistryTable()
         self.voters: dict[str, Voter] = {}

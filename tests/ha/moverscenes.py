@@ -12,10 +12,12 @@ from duolog_server.ha.moverevents import (
     Effect,
     Event,
     Held,
+    Left,
     Lost,
     Nothing,
     NotSealed,
     Opened,
+    Passed,
     Refused,
     Reserved,
     Retry,
@@ -62,11 +64,12 @@ PATHS: dict[State, tuple[Event, ...]] = {
     State.RENEWING: RENEWING,
 }
 OWN_ROW = {State.PREPARING: PREPARED, State.WITNESSING: DONE, State.CLEARING: CLEAR}
+MOVED_ON = Row(HERE, Place("c", 1))
 EVENTS: dict[str, Event] = {
     "Committed: the row of a state that was left": Committed(Row(HERE, Place("a", 9)), 9),
     "Conflict: there is no row": Conflict(Seen()),
     "Conflict: the row names another move": Conflict(Seen(Row(HERE, HERE, "a-2-0", "b"), 9)),
-    "Conflict: the row names a later place": Conflict(Seen(Row(HERE, Place("c", 1)), 9)),
+    "Conflict: the row names a later place": Conflict(Seen(MOVED_ON, 9)),
     "Held": Held(10),
     "NotSealed": NotSealed(),
     "Sealed": Sealed(),
@@ -82,6 +85,8 @@ EVENTS: dict[str, Event] = {
     "Answered Reserved: of the next id": Answered(Reserved("a-2-1.1", Place("b", 5))),
     "Answered Revoked: of the next id": Answered(Revoked("a-2-1.1")),
     "Lost: the next place knows nothing of this one": Lost(),
+    "Passed: the target has no master, the row names a later place": Passed(Seen(MOVED_ON, 9)),
+    "Left: the target's group": Left(),
     "Retry": Retry(),
     "Abort": Abort(),
 }

@@ -18,6 +18,7 @@ from duolog_server.ha.failoverevents import (
     ElectUnclean,
     Follow,
     HandOver,
+    Instruct,
     Lead,
     Leased,
     LeaseLost,
@@ -1411,3 +1412,45 @@ def test_a_node_that_asks_for_fewer_replicas_acknowledges_by_what_its_group_prom
     end = put(weak.mastership, b"m").end_offset
     assert weak.mastership.await_slaves(end, MonoMs(group.now), "a put") is None
     assert not weak.released, "nobody else has it"
+
+
+def test_a_node_of_a_version_without_moves_is_not_in_sync_where_queues_have_moved() -> None:
+    group = Electorate("a", "b", "c")
+    group.until(lambda: KEYS.state in group.table.rows and names(group.state) == {"a", "b", "c"})
+    leader = group.led_by
+    older, newer = group.others(leader)
+    group.has_moves = True
+    group.older.add(older.name)
+    group.kill(older.name)
+    older = group.restart(older.name)
+    group.until(lambda: names(group.state) == {leader.name, newer.name})
+    assert leader.machine.barred == [older.name]
+    assert known(older.link).slave is older.slave  # it follows
+    leader.step(HandOver(older.name, "t"))
+    assert "not alive and in sync" in leader.answers[-1]
+    group.kill(leader.name)
+    group.until(lambda: group.leader is newer)
+    group.run(2000)
+    assert names(group.state).isdisjoint({older.name})
+    group.older.clear()
+    group.kill(older.name)
+    group.restart(older.name)
+    group.until(lambda: names(group.state) == {older.name, newer.name})
+
+
+def test_a_pair_refuses_puts_rather_than_count_a_node_without_moves() -> None:
+    group = Electorate("a", "b")
+    group.until(lambda: KEYS.state in group.table.rows and names(group.state) == {"a", "b"})
+    leader = group.led_by
+    (older,) = group.others(leader)
+    group.kill(older.name)
+    put(leader.mastership, b"x")
+    group.has_moves = True
+    group.older.add(older.name)
+    older = group.restart(older.name)
+    group.until(lambda: names(group.state) == {leader.name})
+    pauses = {one.mandate.paused for one in leader.said if isinstance(one, Instruct)}
+    assert any(why.startswith(f"{older.name} must be upgraded") for why in pauses)
+    assert older.store.log.max_offset == leader.store.log.max_offset  # nothing has one copy only
+    assert leader.mastership.stopped(MonoMs(group.now)) == ""
+    assert leader.mastership.refusal() == "1 of 2 required replicas are in sync"

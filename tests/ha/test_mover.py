@@ -28,11 +28,13 @@ from duolog_server.ha.moverevents import (
     Event,
     Held,
     Hold,
+    Left,
     Lost,
     Nothing,
     NotSealed,
     Open,
     Opened,
+    Passed,
     Refused,
     Release,
     Reply,
@@ -497,3 +499,16 @@ def test_a_row_without_a_move_is_told_of_one_that_the_target_still_has_to_revoke
     assert to_publish(target("guest"), TOPIC, THERE, replace(PREPARED, move="a-2-2")) is None
     assert to_publish(target("guest"), TOPIC, THERE, Row(HERE, Place("c", 1))) is None
     assert to_publish(target("guest", "revoke"), TOPIC, THERE, CLEAR) is None
+
+
+def test_a_move_ends_where_the_queue_has_moved_on_from_a_target_without_a_master() -> None:
+    later = Row(HERE, Place("c", 1))
+    mover, effects = resumed(sealed(), None).step(Passed(Seen(later, 9)))
+    assert (mover.state, effects) == (State.DONE, (Release(later.at),))
+
+
+def test_a_move_that_is_revoked_ends_with_the_group_of_its_target() -> None:
+    mover = resumed(Moves(), PREPARED)
+    assert mover.step(Left()) == (mover, ())  # what this log lacks, a later master may have
+    mover, effects = mover.step(Settled())[0].step(Left())
+    assert (mover.state, [type(one).__name__ for one in effects]) == (State.CLEARING, ["Commit"])

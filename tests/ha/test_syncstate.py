@@ -193,3 +193,8 @@ def test_replicas_that_are_behind_do_not_take_turns() -> None:
     assert wanted(state(A, C), behind) is None
     assert wanted(state(A), behind) == {A, B, C}  # too few are there: of use all the same
     assert wanted(state(A, C), behind | {B: ReplicaProgress(100, 1000)}) == {A, B}
+
+
+def test_an_unspared_member_leaves_however_few_are_left() -> None:
+    assert wanted(state(A, B), held((B, 200)), drained=["b"]) is None
+    assert wanted(state(A, B), held((B, 200)), drained=["b"], unspared=["b"]) == {A}

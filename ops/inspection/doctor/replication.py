@@ -80,7 +80,17 @@ def _following(
     elif part.state == "TRANSFER" and not drained and masters:
         ours = masters[0].replication
         in_sync = {*ours.sync_state_set, *(slave.name for slave in ours.slaves if slave.in_sync)}
-        if node.name not in in_sync:
+        if node.name in ours.barred:
+            yield Finding(
+                ERROR,
+                "not-in-sync",
+                where,
+                "its version does not know that queues of its group have moved: it is kept out of "
+                "sync, and must not lead",
+                "upgrade it: it would store messages in queues that have moved",
+                "queue-moves",
+            )
+        elif node.name not in in_sync:
             yield Finding(
                 WARNING,
                 "not-in-sync",

@@ -45,6 +45,8 @@ from duolog_server.ops.inspection.doctor.diagnosis import diagnose
 from duolog_server.ops.inspection.survey import look
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs
+from duolog_server.store.metadata import TopicConfig
+from duolog_server.store.moves import Guest, Place, guest_record
 from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.record import Host
 from tests.node.api.test_messages import append, append_request
@@ -456,6 +458,29 @@ async def test_a_drained_node_hands_over_leaves_and_comes_back(voters: Voters) -
         await until(left, seconds=WAIT_SECONDS)
         await client.admin.drain(old, undo=True)
         await until(lambda: voters.leader is not None and old in voters.members())
+
+
+async def test_a_node_without_moves_is_kept_out_of_sync_once_queues_have_moved(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await voters.start_all()
+    master = broker_of(voters.the_leader())
+    newer, older = sorted(set("abc") - {master.node.name})
+    await voters.stop(older)
+    with monkeypatch.context() as version:
+        version.setattr(failover, "FEATURES", ())
+        await voters.start(older)
+    await voters.whole()  # no queue has moved
+    await master.metadata.put_topic(TopicConfig("T", 1))
+    guest = Guest(Place("b", 0), Place("b", 0), "b-1-1")
+    with structlog.testing.capture_logs() as logs:
+        await master.metadata.change(guest_record("T", 1, guest))
+        await until(lambda: voters.members() == {master.node.name, newer})
+        await until(lambda: any(one.get("nodes") == [older] for one in logs))
+    async with voters.client() as client:
+        found = diagnose(await look(client, []))
+    named = [one for one in found if one.where.startswith(f"node {older} ")]
+    assert ("error", "not-in-sync") in [(one.severity, one.cause) for one in named]
 
 
 async def test_every_node_answers_for_the_whole_cluster(voters: Voters) -> None:

@@ -9,6 +9,7 @@ import pytest
 from duolog import _errors as sdk
 from duolog.testing._ports import free_endpoint
 
+from duolog_server.ha.groupstate import retired_key
 from duolog_server.ha.mover import State, move_id
 from duolog_server.ha.moverevents import (
     Commit,
@@ -719,3 +720,87 @@ async def test_more_queues_of_the_topic_do_not_disturb_a_move(source: Source) ->
     source.target.deaf.clear()
     assert (await task).state == "DONE"
     assert metadata.topics["T"].queues == 16
+
+
+def without_master(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target has none, and is not there to answer."""
+    monkeypatch.setattr(source.broker.other_groups, "has_master", lambda group: group == "c")
+    source.target.silent.add(B)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_puts_go_past_a_target_without_a_master_once_the_row_names_a_later_place(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await source.begin()).state == "DONE"
+    later = Place("c", 5)
+    source.says(Row(Place(A, 0), later))
+    await until(lambda: source.broker.passing.queues["T", 0].later == later)
+    without_master(source, monkeypatch)
+    await source.fail_over()
+    await until(lambda: not source.is_held())
+    assert source.broker.passing.queues["T", 0].later == later
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_group_that_has_left_is_noted_where_queues_moved_there(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await source.begin()).state == "DONE"
+    source.registry.commit(Transaction((), (Put(retired_key("DefaultCluster", B), b"{}"),)))
+    await until(lambda: source.broker.metadata.tables.moves.gone == {B})
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_move_that_waits_for_a_group_that_has_left_to_revoke_it_ends(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.target.deaf |= {Reserve, Revoke}
+    await source.begin()
+    await source.reach(State.REVOKING)
+    source.registry.commit(Transaction((), (Put(retired_key("DefaultCluster", B), b"{}"),)))
+    await source.reach(State.ENDED)
+    assert (await source.put(b"x")).status is PutMessageStatus.PUT_OK
+    assert (await source.begin(target="c")).target == "c"
+
+
+@pytest.mark.usefixtures("quick")
+async def test_nobody_is_asked_who_has_left(source: Source) -> None:
+    """The row names a place of a group that has left: what that had is gone with it."""
+    source.registry.commit(Transaction((), (Put(retired_key("DefaultCluster", "d"), b"{}"),)))
+    source.says(Row(Place(A, 0), Place("d", 5)))
+    await source.fail_over()
+    await until(lambda: not source.is_held() and source.row() == Row(Place(A, 0), Place(A, 0)))
+    assert (await source.put(b"x")).status is PutMessageStatus.PUT_OK
+
+
+async def test_a_move_that_has_ended_with_its_topic_is_counted_once(source: Source) -> None:
+    """A new master finds the row of a move; the topic is deleted before its log is confirmed."""
+    service = source.broker.moves
+    source.target.deaf.add(Revoke)
+    source.says(Row(Place(A, 0), Place("c", 5)))
+    source.target.silent.add("c")
+    await source.fail_over()
+    await source.reach(State.ASKING)
+    await source.broker.metadata.delete_topic("T")
+    (move,) = service._moves.values()
+    service._settle(move)
+    assert service.ended[State.ENDED] == 1
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_topic_that_is_made_again_moves_though_its_row_names_a_group_that_has_left(
+    source: Source,
+) -> None:
+    metadata = source.broker.metadata
+    assert (await source.begin()).state == "DONE"
+    await metadata.delete_topic("T")
+    await metadata.put_topic(metadata.new_topic("T", 8, 6))
+    source.says(Row(Place(A, 0), Place("d", 4)))
+    ended = await source.begin()
+    assert (ended.state, ended.reason) == ("ENDED", "it is at d/4 by the registry: try again")
+    assert source.row() is not None  # it may yet be of that group
+    source.registry.commit(Transaction((), (Put(retired_key("DefaultCluster", "d"), b"{}"),)))
+    await until(lambda: source.row() is None)
+    await source.begin()
+    await source.reach(State.DONE)

@@ -394,3 +394,29 @@ async def test_a_oneway_message_is_passed_on(nodes: dict[str, Node]) -> None:
         short = {LETTERS[name]: value for name, value in fields.items()}
         remoting.oneway(RequestCode.SEND_MESSAGE_V2, short, b"x")
         await until(lambda: bodies(target, to.queue_id) == [b"x"])
+
+
+@pytest.mark.parametrize("first", [1, 0])
+async def test_a_queue_is_reached_past_a_group_that_has_left(
+    nodes: dict[str, Node], client: duolog.Client, first: int
+) -> None:
+    source, target = broker_of(nodes[A]), broker_of(nodes[B])
+    between = Place("gone", 3)
+    await append(client, request(b"0", sequence=0))
+    source.passing.hold("T", 0)
+    assert await seal(source, between) == 1
+    to = await reserve(target, between, name=Place(A, 0))
+    await begin(target, to, first)
+    source.passing.release("T", 0, to)
+    sending = asyncio.ensure_future(append(client, request(b"1", sequence=1)))
+    if first:
+        reply = await sending
+        assert (reply.queue_offset, Place(reply.stored_at.group, reply.stored_at.queue_id)) == (
+            1,
+            to,
+        )
+        assert bodies(target, to.queue_id) == [b"1"]
+    else:  # it lies before this one: the row that names it is old
+        await until(lambda: source.passing.queues["T", 0].later is None)
+        assert bodies(target, to.queue_id) == []
+        sending.cancel()

@@ -22,7 +22,7 @@ from duolog_server.store.columns import Columns
 from duolog_server.store.errors import SequenceTooOld
 from duolog_server.store.idempotence import Run
 from duolog_server.store.messagestore import PutBatch, PutResult
-from duolog_server.store.moves import Place
+from duolog_server.store.moves import Guest, Moves, Place, Seal
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.status import PutMessageStatus
 from tests.until import until
@@ -30,6 +30,7 @@ from tests.until import until
 OK, MOVED = PutMessageStatus.PUT_OK, PutMessageStatus.QUEUE_MOVED
 UNAVAILABLE, UNKNOWN = PutMessageStatus.SERVICE_NOT_AVAILABLE, PutMessageStatus.UNKNOWN_ERROR
 TO = Place("b", 4)
+LATER = Place("c", 6)
 
 
 class Stream:
@@ -76,6 +77,7 @@ class Node:
     has_target: bool = True
     stored: list[bytes] = field(default_factory=list)
     known: dict[bytes, int] = field(default_factory=dict)  # messages of a batch that it has
+    gone: set[str] = field(default_factory=set)  # groups that have left
     came_back: dict[tuple[str, int], int] = field(default_factory=dict)
     stored_at: list[int] = field(default_factory=list)
     outcome: Outcome | None = None
@@ -111,14 +113,21 @@ class Node:
             raise duolog.NotMaster("another node leads")
 
     def deliver(self, group: str) -> Deliveries:
-        assert group == TO.group
-        if not self.has_target:
+        assert group in (TO.group, LATER.group)
+        if group == TO.group and not self.has_target:
             raise duolog.Unavailable("group b has no master now")
         self.streams.append(Stream())
         return cast(Deliveries, self.streams[-1])
 
-    def last_here(self, group: str, topic: str, queue_id: int) -> int:
-        return self.came_back.get((topic, queue_id), queue_id)
+    def has_master(self, group: str) -> bool:
+        return self.has_target or group != TO.group
+
+    def moves(self) -> Moves:
+        made = Moves(gone=self.gone)
+        for (topic, queue_id), at in self.came_back.items():
+            made.guests.setdefault(topic, {})[at] = Guest(Place("a", queue_id), self.to, "m", 0)
+        made.seals["T"] = {queue: Seal(3, self.to, "m") for queue in range(2)}
+        return made
 
     def start(self, work: Coroutine[object, None, None]) -> "asyncio.Task[None]":
         self.tasks.append(asyncio.get_running_loop().create_task(work))
@@ -137,7 +146,7 @@ def node() -> Node:
 @pytest.fixture
 async def passing(node: Node) -> AsyncIterator[Passing]:
     log, admission = cast(Log, node), cast(Admission, node)
-    made = Passing(log, admission, node, Here(lambda: ("a", 7), node.last_here), node.start)
+    made = Passing(log, admission, node, Here(lambda: ("a", 7), node.moves), node.start)
     yield made
     assert made.validate() == ""
     made.role_changed()
@@ -531,3 +540,71 @@ def test_what_was_passed_on_in_the_last_minute_is_none_only_if_none_was() -> Non
     passed.add(1500.0, 3)
     passed.add(1570.0, 1)
     assert (passed.at(1590.0), passed.at(9999.0)) == (3, 0)
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+async def test_a_group_that_has_left_is_passed_over(
+    node: Node, passing: Passing, repeat: bool
+) -> None:
+    node.has_target, node.gone = False, {TO.group}
+    passing.release("T", 0, LATER)
+    _, waiting = put(passing, b"0", again=repeat)
+    stream = await sent(node, b"0")
+    came = stream.came[0]
+    assert (came.queue_id, came.from_queue, came.repeat) == (LATER.queue_id, 0, repeat)
+    assert (came.past.name.group, came.past.name.queue_id, came.past.first) == ("a", 0, 3)
+    stream.answer(came)
+    assert await waiting is OK
+
+
+async def test_only_what_comes_first_passes_over_a_group_without_a_master(
+    node: Node, passing: Passing
+) -> None:
+    passing.release("T", 0, LATER)
+    put(passing, b"0")
+    old = await sent(node, b"0")
+    node.has_target = False
+    old.end()
+    await until(lambda: old.is_over)
+    put(passing, b"1")
+    put(passing, b"2", again=True, queue_id=1)
+    assert passing.status()["passing_on"] == 3
+    assert len(node.streams) == 1  # nothing overtakes what may be on its way
+    passing.release("T", 1, LATER)
+    put(passing, b"3", queue_id=1)
+    assert len(node.streams) == 1
+    node.has_target = True
+    await sent(node, b"0", b"2", streams=2)
+
+
+async def test_a_later_place_that_continues_nothing_is_forgotten(
+    node: Node, passing: Passing
+) -> None:
+    lost: list[object] = []
+    passing.lost.append(lost.append)
+    node.has_target = False
+    passing.release("T", 0, LATER)
+    put(passing, b"0")
+    stream = await sent(node, b"0")
+    stream.answer(stream.came[0], status=UNAVAILABLE.value, no_place=True)
+    await until(lambda: passing.queues["T", 0].later is None)
+    assert lost == []
+
+
+async def test_the_nodes_own_go_past_a_group_that_has_left(node: Node, passing: Passing) -> None:
+    node.gone = {TO.group}
+    passing.release("T", 0, LATER)
+    delivering = asyncio.ensure_future(passing.deliver(batch(b"0"), TO))
+    await until_came(node)
+    assert (node.stream.came[0].queue_id, node.stream.came[0].again) == (LATER.queue_id, True)
+    node.stream.answer(node.stream.came[0])
+    assert (await delivering).status is OK
+
+
+async def test_the_nodes_own_come_back_past_a_group_that_has_left(
+    node: Node, passing: Passing
+) -> None:
+    node.gone, node.came_back = {TO.group}, {("T", 0): 9}
+    passing.release("T", 0, TO)
+    assert (await passing.deliver(batch(b"0"), TO)).status is OK
+    assert (node.stored, node.stored_at, node.streams) == ([b"0"], [9], [])

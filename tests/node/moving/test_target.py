@@ -274,3 +274,13 @@ def test_a_request_that_cannot_be_read_is_an_error(request_: wire.MoveRequest, w
 def test_a_reply_of_an_unknown_kind_is_an_error() -> None:
     with pytest.raises(sdk.BadRequest, match="what this version does not know"):
         reply_of(wire.MoveReply())
+
+
+async def test_a_group_that_retires_takes_back_a_queue_that_it_has_lost(
+    target: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else ends the wait of puts to it: the queue has ended at its source."""
+    monkeypatch.setattr(target.metadata, "retires", lambda: True)
+    assert await ask(target, RESERVE) == Refused("a-1-1", f"group {B} retires, and takes no queues")
+    renewed = await ask(target, Reserve("a-1-1.1", HERE, HERE))
+    assert isinstance(renewed, Reserved)

@@ -577,6 +577,8 @@ def test_what_is_wrong_with_a_master_is_told_and_the_worst_comes_first() -> None
         (WARNING, "not-in-sync"),
         (WARNING, "not-in-sync"),
     ]
+    (older,) = diagnose(with_part("a", sync_state_set=("a", "c"), barred=("b",)))
+    assert (older.severity, older.cause, older.where) == (ERROR, "not-in-sync", "node b of g")
     (damaged,) = diagnose(with_node("a", corrupt_ranges=2))
     assert (damaged.severity, damaged.cause) == (ERROR, "damaged-log")
     late = node("b", role="LEADING", state="", epoch=3, sync_state_set=NAMES)
