@@ -147,6 +147,7 @@ class Cluster(Group):
     def _plan(self) -> list[Fault]:
         found = faults.plan(self.world.chance("faults"), FAULTY_MS * 0.9, self.elected)
         found += copies.plan(self.world.chance("copies"), FAULTY_MS * 0.9)
+        found += copies.single_file(self.world.chance("single files"), FAULTY_MS * 0.9)
         found += lostsegments.plan(self.world.chance("lost segments"), FAULTY_MS * 0.9)
         for stream, kind in (("flips", "flip_bits"), ("mangled", "mangle_frames")):
             found += faults.damaged_links(self.world.chance(stream), FAULTY_MS * 0.9, kind)

@@ -28,6 +28,8 @@ ITSELF = "log alone"  # the node's own checkpoint knows what was confirmed since
 LOG, CONFIG, CHECKPOINT = "commitlog/", "config/", "checkpoint"
 PARTS = (LOG, CONFIG, CHECKPOINT, "consumequeue/", "lightqueue/", "queueends", "index/")
 MIXED = 0.5  # of what is put back
+CONFIG_FILES = ("config/epochs.json", "config/membership.jsonl", "config/replica.json")
+SINGLE = 0.15  # of runs put back one of these, beside newer ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,15 @@ def plan(
         parts = " ".join([part for part in PARTS if chance.random() < 0.5])
         found = [replace(f, other=parts) if f.kind == "put_back" else f for f in found]
     return found
+
+
+def single_file(chance: random.Random, duration: float, often: float = SINGLE) -> list[Fault]:
+    """An older copy of one file of config/ that is put back beside newer ones."""
+    if chance.random() > often:
+        return []
+    path = chance.choice(CONFIG_FILES)
+    found = plan(chance, duration, often=1.0, mixed=0.0)
+    return [replace(f, other=path) if f.kind == "put_back" else f for f in found]
 
 
 class Copies:
@@ -118,6 +129,7 @@ class Copies:
     def _kind(self, node: Node, copy: Copy, parts: tuple[str, ...]) -> str:
         """Which kind of older copy this would be; empty where it may not be put back."""
         cluster = self.cluster
+        config = any(part.startswith(CONFIG) for part in parts)
         others = [other for other in cluster.nodes if other is not node]
         if self.unresolved or cluster.keeper.busy or cluster.etcd.restored:
             return ""
@@ -125,13 +137,13 @@ class Copies:
             return ""
         if not all(other.up and self._is_sound(other) for other in others):
             return ""
-        if CONFIG in parts and not (cluster.elected and (copy.knows or CHECKPOINT not in parts)):
+        if config and not (cluster.elected and (copy.knows or CHECKPOINT not in parts)):
             return ""  # a slave may not know any more that its master acknowledges confirmed bytes
         if LOG not in parts:
-            older = CONFIG in parts and self._of_an_earlier_run(copy)
+            older = config and self._of_an_earlier_run(copy)
             sound = node.up and self._is_sound(node) and (not older or self._may_lead(others))
             return NOTHING_LOST if sound else ""
-        if CONFIG in parts and self._of_an_earlier_run(copy) and self._may_lead(others):
+        if config and self._of_an_earlier_run(copy) and self._may_lead(others):
             return EARLIER_RUN
         knows = node.up and CHECKPOINT not in parts
         if knows and copy.end < node.store.known_confirmed and self._may_lead(others):
