@@ -359,6 +359,7 @@ ELSEWHERE = {
     "docs/pipeline.md": "tests/pipeline/test_jobs.py, with Java",
     "docs/remoting.md": "tests/conformance, with RocketMQ's clients",
     "docs/simulation.md": "verbs of the Makefile",
+    "docs/sizing.md": "measurements",
     "docs/spark.md": "tests/pipeline/test_jobs.py, with Java",
     "docs/testing.md": "tests/client/test_testing.py",
     "docs/tracing.md": "tests/client/test_spans.py",

@@ -45,7 +45,10 @@ async def client(nodes: dict[str, Node]) -> object:
 
 @pytest.fixture
 def run(nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a command of `duolog topic` at a node of the group that does not hold the queue."""
+    """Runs a command of `duolog topic` at a node of the group that does not hold the queue.
+
+    One at a time: each has the process's standard output.
+    """
 
     async def ran(*words: str, noun: str = "topic") -> Result:
         if words[0] == "move" and "--wait" not in words:
@@ -223,8 +226,6 @@ async def test_the_command_waits_and_shows_the_states(
     fake = with_fakes(nodes, stays="RESERVING")[A]
     running = asyncio.ensure_future(run("move", "T", f"{A}/0", "--to", B))
     await until(lambda: len(fake.known) == 1 and fake.asked > 1)  # it polls
-    second = await run("move", "T", f"{A}/0", "--to", B, "--plan", "--json")
-    assert told(second)["state"] == "RESERVING"
     fake.known[0] = replace(fake.known[0], state="SEALING")
     await fake.finish()
     done = await running
@@ -253,14 +254,24 @@ async def test_a_move_that_does_not_end_is_shown_and_continues(
 async def test_a_move_is_aborted_before_its_seal(
     nodes: dict[str, Node], client: duolog.Client, run: Run
 ) -> None:
-    fake = with_fakes(nodes, stays="RESERVING")[A]
-    running = asyncio.ensure_future(run("move", "T", f"{A}/0", "--to", B))
-    await until(lambda: len(fake.known) == 1)
+    with_fakes(nodes, stays="RESERVING")
+    await client.admin.move_queue("T", 0, B, group=A)
+    second = await run("move", "T", f"{A}/0", "--to", B, "--plan", "--json")
+    assert told(second)["state"] == "RESERVING"
     other = await run("move", "T", f"{A}/0", "--to", "broker-c", "--abort")
     assert "T broker-a/0 moves to broker-b, not to broker-c" in other.stderr
     done = await run("move", "T", f"{A}/0", "--abort")
     assert done.exit_code == 0, done.stderr
     assert "aborted: T broker-a/0 takes messages as before" in done.stderr
+
+
+async def test_the_command_fails_where_its_move_is_aborted(
+    nodes: dict[str, Node], client: duolog.Client, run: Run
+) -> None:
+    fake = with_fakes(nodes, stays="RESERVING")[A]
+    running = asyncio.ensure_future(run("move", "T", f"{A}/0", "--to", B))
+    await until(lambda: len(fake.known) == 1 and fake.asked > 1)
+    await client.admin.abort_move("T", 0, group=A)
     ended = await running
     assert ended.exit_code == 1
     assert "T broker-a/0 has not moved (ENDED: aborted)" in ended.stderr
