@@ -26,7 +26,7 @@ from duolog_server.node.election.memoryregistry import MemoryRegistry
 from duolog_server.node.wire import etcd_pb2 as wire
 from duolog_server.node.wire import etcd_pb2_grpc as stubs
 
-THREADS = 64  # each open watch holds one
+THREADS = 128  # each open watch holds one, and a node has two
 WATCH_SECONDS = 0.5
 
 

@@ -68,6 +68,7 @@ class EpochHistory:
 
     def __init__(self, entries: tuple[EpochEntry, ...] = ()) -> None:
         self.entries = entries
+        self.lost: list[tuple[int, int]] = []  # where recovery could read no barrier
         self._filed: tuple[EpochEntry, ...] | None = None  # what the file has; None: not known
 
     @property
@@ -102,6 +103,10 @@ class EpochHistory:
                 found = entry
                 break
         return found
+
+    def is_lost(self, start: int) -> bool:
+        """Whether a barrier at an offset could not be read: it expired, or is damaged."""
+        return any(low <= start < high for low, high in self.lost)
 
     def wrote(self, end: int) -> tuple[int, int]:
         """Start and nonce of the mastership that wrote the bytes before an offset; zeros where no
@@ -185,13 +190,10 @@ def recover_history(store: MessageStore) -> EpochHistory:
     history.load(store.disk)
     kept = history.entries
     log = store.log
-    lost = [(0, log.min_offset), *((found.start, found.end) for found in log.corrupt_ranges)]
-    found = _barriers_in(store)
-    filed = [
-        entry
-        for entry in kept
-        if any(start <= entry.start < end for start, end in lost) and _fits(entry, found)
-    ]
+    found, damaged = _barriers_in(store)
+    history.lost = [(0, log.min_offset), *((one.start, one.end) for one in log.corrupt_ranges)]
+    history.lost += [(start, start + 1) for start in damaged]
+    filed = [entry for entry in kept if history.is_lost(entry.start) and _fits(entry, found)]
     history.entries = tuple(sorted((*found, *filed), key=_START))[-EPOCHS_MAX:]
     try:
         history.save(store.disk)
@@ -209,8 +211,8 @@ def holds_what_it_noted(store: MessageStore, history: EpochHistory) -> bool:
     have replaced: those were never confirmed.
     """
     note, end = store.checkpoint.note, store.log.max_offset
-    durable = _held(store, history, note.durable, *note.durable_by)
-    confirmed = max(durable, _held(store, history, note.confirmed, *note.confirmed_by))
+    durable = _held(history, note.durable, *note.durable_by)
+    confirmed = max(durable, _held(history, note.confirmed, *note.confirmed_by))
     # A barrier at the end, or behind it, may have gone with what a power cut took.
     held_all = durable == note.durable and (
         confirmed == note.confirmed or note.confirmed_by[0] >= end
@@ -220,24 +222,21 @@ def holds_what_it_noted(store: MessageStore, history: EpochHistory) -> bool:
     return held_all
 
 
-def _held(store: MessageStore, history: EpochHistory, end: int, start: int, nonce: int) -> int:
+def _held(history: EpochHistory, end: int, start: int, nonce: int) -> int:
     """How much of what a mastership had confirmed is in this log. Where its barrier expired, or is
     damaged, and the history's file does not have it, nothing contradicts that all of it is.
     """
-    if not nonce:
-        return end
-    log = store.log
-    readable = start >= log.min_offset and not any(
-        found.start <= start < found.end for found in log.corrupt_ranges
-    )
-    if not readable and all(entry.nonce != nonce for entry in history.entries):
+    known = any(entry.nonce == nonce for entry in history.entries)
+    if not nonce or (history.is_lost(start) and not known):
         return end
     return history.held_from(end, nonce)
 
 
-def _barriers_in(store: MessageStore) -> tuple[EpochEntry, ...]:
-    """The epochs whose barriers are in the log, with those that have no queue entry yet."""
-    found = EpochHistory()
+def _barriers_in(store: MessageStore) -> tuple[tuple[EpochEntry, ...], list[int]]:
+    """The epochs whose barriers are in the log, with those that have no queue entry yet; and the
+    offsets of barriers that cannot be read.
+    """
+    found, damaged = EpochHistory(), list[int]()
     queue, starts = store.queues.get(EPOCH_TOPIC, EPOCH_QUEUE), []
     if queue is not None:
         count = queue.max_offset - queue.min_offset
@@ -245,11 +244,12 @@ def _barriers_in(store: MessageStore) -> tuple[EpochEntry, ...]:
     for start in (*starts, *store.not_dispatched(EPOCH_TOPIC, EPOCH_QUEUE)):
         try:
             entry = barrier_entry(start, store.log.get_message(start).body)
-        except StoreError:  # a lost record's blank entry
+        except StoreError:  # as that of a lost record's blank entry
+            damaged.append(start)
             continue
         if entry is not None:
             found.open(entry)
-    return found.entries
+    return found.entries, damaged
 
 
 def _fits(entry: EpochEntry, found: tuple[EpochEntry, ...]) -> bool:

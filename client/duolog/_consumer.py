@@ -70,6 +70,7 @@ class Consumer(Owned):
         self._arrived = asyncio.Event()
         self._readers: dict[str, GroupReader] = {}
         self._turn = 0
+        self._silence: DuologError | None = None  # of all groups, raised already
         # What is left of the batch in hand; what is taken from it, on any thread, is as by `get`.
         self._at_hand: Iterator[Message] = iter(())
         self._left = False
@@ -372,6 +373,7 @@ class Consumer(Owned):
             found = self._now(take)
             if found is not None:
                 return found
+            self._check_silence()
             left = None if deadline is None else deadline - loop.time()
             if left is not None and left <= 0:
                 return None
@@ -390,10 +392,15 @@ class Consumer(Owned):
             if found is not None:
                 self._turn += k
                 return found
-        silences = [reader.silence for reader in readers]
-        if silences and all(silences) and (error := silences[0]) is not None:
-            raise error  # where another replica group answers, its messages may come
         return None
+
+    def _check_silence(self) -> None:
+        """Raise what no replica group answers with, once; after that, messages are waited for."""
+        silences = [reader.silence for reader in self._readers.values()]
+        silence = silences[0] if silences and all(silences) else None
+        before, self._silence = self._silence, silence
+        if silence is not None and silence is not before:
+            raise silence
 
     def take_back(self) -> None:
         """The message (or batch) given last did not reach the user, and is given again."""
@@ -434,7 +441,8 @@ class Consumer(Owned):
             max_attempts: before it is a dead letter; 0 for the group's `retry_times`.
 
         Returns where it is now: %RETRY%<group> (when its delay is over) or %DLQ%<group>. Raises
-        BadRequest if the consumer broadcasts, NoSuchMessage if it is no longer there.
+        BadRequest if the consumer broadcasts, NoSuchMessage if it is no longer there, CorruptBatch
+        if the master has it damaged.
         """
         self.check_process()
         if not isinstance(message, Message):

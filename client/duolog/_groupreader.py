@@ -191,12 +191,14 @@ class GroupReader:
                     log.warning("heartbeat of group %s failed: %s", self.group, error)
 
     def _silent(self, call: str, error: DuologError | None) -> None:
-        """A call has had no answer for long, and is tried on; None: it has one."""
+        """A call has had no answer for long, and is still tried; None: it has one."""
         if error is None:
             self._silences.pop(call, None)
         elif call not in self._silences:
             self._silences[call] = error
-            log.warning("replica group %s is silent, and tried on: %s", self.replica_group, error)
+            log.warning(
+                "replica group %s does not answer; still trying: %s", self.replica_group, error
+            )
             self._arrived.set()
 
     @property

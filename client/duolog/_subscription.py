@@ -64,14 +64,14 @@ class Subscription:
         """Keep a stream open until cancelled. Raises what the node refuses it with.
 
         hint: the endpoint that is most likely to answer, after a stream broke. silent: called with
-        the reason where there was no stream for long, which is tried on, and with None once there
-        is one.
+        the reason where there was no stream for long, and with None once there is one.
         """
         self._silent = silent
         loop = asyncio.get_running_loop()
         failing_since: float | None = None
         while True:
-            await self._something_to_say()
+            if await self._nothing_to_say():
+                failing_since = None
             self._connected = False
             try:
                 await self._stream()
@@ -87,10 +87,14 @@ class Subscription:
             await self._connection.rotate(self._connection.moves, hint())
             await asyncio.sleep(pause)
 
-    async def _something_to_say(self) -> None:
+    async def _nothing_to_say(self) -> bool:
+        """Wait for a command; whether there was none. A reader without queues misses nothing."""
+        waited = not self._prefetch.has_command
         while not self._prefetch.has_command:
+            self._silent(None)
             self._wake.clear()
             await self._wake.wait()
+        return waited
 
     async def _stream(self) -> None:
         """One stream, until it ends. Raises Retryable where another one may do."""
@@ -141,7 +145,7 @@ class Subscription:
                 reply = await uncancelled(call.read())
                 if not isinstance(reply, wire.MessageBatch):
                     raise Unavailable("the node ended the subscription")
-                self._back_off = BackOff(self._connection.runtime.chance)
+                self._back_off.reset()
                 self._take(reply)
                 if self._prefetch.has_command:
                     self._wake.set()  # the batch was dropped, and its credit came back

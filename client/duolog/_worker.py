@@ -357,7 +357,10 @@ class Worker:
                 topic = await self._hands.send_back(message)
             except (Retryable, ResultUnknown) as failure:
                 log.warning("%s; it cannot be sent back yet: %s", what, failure)
-                self._hands.readers[message.group].check()
+                reader = self._hands.readers[message.group]
+                reader.check()
+                if (silence := reader.silence) is not None:
+                    raise silence from failure
                 unknown = isinstance(failure, ResultUnknown)
                 await asyncio.sleep(UNKNOWN_SECONDS if unknown else pauses.next())
             except NoSuchMessage as failure:  # trimmed, say: nobody has it any more

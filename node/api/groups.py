@@ -17,6 +17,7 @@ from duolog_server.node.filters.consumerfilters import ConsumerFilters
 from duolog_server.node.filters.sqlfilter import wanted
 from duolog_server.node.pop.retrytopics import RetryTopics
 from duolog_server.node.service.offsets import QUEUES_MAX, Offsets
+from duolog_server.store.errors import CorruptRecord
 from duolog_server.store.grouptopics import group_retry_topic
 from duolog_server.store.metadata import check_group
 from duolog_server.store.offsets import QueueOffset
@@ -159,14 +160,17 @@ class GroupsService(stubs.GroupsServicer):
         self._admission.readable_topic(request.topic)
         await self._metadata.ensure_group(request.group)
         key, store = (request.topic, request.queue_id), self._core.store
-        record = store.record_at(*key, QueueOffset(request.queue_offset))
-        if record is None:
+        try:
+            record = store.record_at(*key, QueueOffset(request.queue_offset))
+        except CorruptRecord:
+            record = None
+        if record is None:  # it may have been read from a slave
             low, high = store.queue_range(*key)
-            if high <= request.queue_offset < store.next_offset(*key):  # read from a slave
-                raise sdk.Busy(
-                    f"the message at {request.topic}/{request.queue_id} {request.queue_offset} "
-                    "cannot be read here yet"
-                )
+            message = f"the message at {request.topic}/{request.queue_id} {request.queue_offset}"
+            if low <= request.queue_offset < high:
+                raise sdk.CorruptBatch(f"{message} is damaged on the master")
+            if high <= request.queue_offset < store.next_offset(*key):
+                raise sdk.Busy(f"{message} cannot be read here yet")
             raise sdk.NoSuchMessage(
                 f"{request.topic}/{request.queue_id} has no message at {request.queue_offset}: it "
                 f"has those from {low} to {high}"

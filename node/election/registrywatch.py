@@ -5,11 +5,13 @@ cluster. Elections do not go by this: a node reads its own group's keys for itse
 """
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
 from duolog._backoff import BackOff
+from duolog._runtime import MACHINE
 
 from duolog_server.ha.groupstate import BadState, Keys, View, cluster_prefix, group_of, view_of
 from duolog_server.ha.registry import (
@@ -24,6 +26,9 @@ from duolog_server.ha.registry import (
 log = structlog.get_logger("duolog.ha")
 
 STREAM_SECONDS = 30.0  # longest life of one watch
+# About how often everything is read anew: a registry that was restored may have passed the known
+# revision, and some versions of etcd lose events around a compaction.
+READ_SECONDS = 120.0
 # Pauses, with jitter: all nodes of a cluster lose their watches together, and reading everything
 # anew is the most expensive request that they make.
 FIRST_SECONDS, LONGEST_SECONDS = 0.1, 3.0
@@ -40,6 +45,7 @@ class RegistryWatch:
         self._cluster = cluster
         self._learn = learn
         self._revision: int | None = None  # up to which changes are known; None: read anew
+        self._read_at = 0.0  # when that is due, on the monotonic clock
         self._rows: dict[str, dict[str, Row]] = {}  # by group and key
         self._views: dict[str, View] = {}
 
@@ -55,6 +61,9 @@ class RegistryWatch:
                         return
                     self._take(changes)
                     pauses.reset()
+                pauses.reset()
+                if time.monotonic() >= self._read_at:
+                    self._revision = None
             except RegistryError as error:
                 if isinstance(error, Compacted):
                     self._revision = None
@@ -64,6 +73,7 @@ class RegistryWatch:
     def _read(self, prefix: str) -> int:
         """Read all groups anew; the revision."""
         snapshot = self._registry.get(prefix)
+        self._read_at = time.monotonic() + READ_SECONDS * MACHINE.chance.uniform(0.5, 1.5)
         gone = {key: None for rows in self._rows.values() for key in rows}
         self._take(Changes(snapshot.revision, {**gone, **snapshot.rows}))
         return snapshot.revision

@@ -172,7 +172,13 @@ class Crossings:
         seal, here = self._seal_of(reader), self._progress(reader)
         if seal is None:
             return False
-        return here.going_back is not None or self._to_tell(reader, seal) is not None
+        if here.going_back is not None:
+            return True
+        return not self._has_left(seal) and self._to_tell(reader, seal) is not None
+
+    def _has_left(self, seal: Seal) -> bool:
+        """Whether the next place has left with its group: what came from there is open to all."""
+        return seal.following.group in self._metadata.tables.moves.gone
 
     async def _step(self, reader: Reader, silent: set[str], failed: dict[Reader, None]) -> None:
         seal = self._seal_of(reader)
@@ -335,6 +341,8 @@ class Crossings:
 
     async def _close(self, reader: Reader, seal: Seal, told: Close) -> Progress:
         """What the next place knows of a group, where it has just closed."""
+        if self._has_left(seal):
+            return Progress(None, told.resets)
         reply = await self._cross(reader, seal.following, close=True, resets=told.resets)
         return Progress(seal.end if reply.open else None, reply.resets)
 

@@ -348,7 +348,8 @@ class MoveService:
             if seal is None or seen.row is None or not names_later(seen.row, span):
                 continue
             at, move = seen.row.at, self._moves.get((topic, queue_id))
-            if at == seal.following:
+            is_lost = at.group == self._group and not self._has(topic, span.name, at)
+            if at == seal.following or is_lost:
                 continue
             if move is None or move.is_over:
                 self._passing.release(topic, queue_id, at)
@@ -356,14 +357,12 @@ class MoveService:
                 move.step(Passed(seen))
 
     async def _note_gone(self, moves: Moves) -> None:
-        """Note the groups that have left, where guests came from there: those are open to all; and
-        where queues moved there: what is put to those passes them over.
+        """Note the groups that have left, where queues moved: guests that came from there are open
+        to all, and what is put to queues that moved there, or on from there, passes them over.
         """
-        guests = (one for queues in moves.guests.values() for one in queues.values())
-        seals = (one for queues in moves.seals.values() for one in queues.values())
-        known = {one.came_from.group for one in guests} | {one.following.group for one in seals}
-        others = known - moves.gone
-        for group in sorted(others & await self._rows.retired() if others else ()):
+        if not (any(moves.guests.values()) or any(moves.seals.values())):
+            return
+        for group in sorted(await self._rows.retired() - moves.gone):
             await self._metadata.change({"op": "gone", "replica_group": group})
             log.info("a replica group has left", replica_group=group)
 
@@ -397,8 +396,10 @@ class MoveService:
 
         Raises DuologError while one of them is silent, unless the queue continues at another one.
         """
-        groups = {*self._groups()} - {self._group}
-        named = request.named.group
+        shown, named = self._groups(), request.named.group
+        if not shown:
+            raise sdk.Unavailable("the registry has not shown the replica groups yet")
+        groups = {*shown} - {self._group}
         has_left = named not in groups and named in await self._rows.retired()
         if not has_left and (named not in (*groups, self._group) or not groups):
             raise sdk.Unavailable(f"the registry does not show group {named}, which has the queue")

@@ -11,8 +11,8 @@ A node that does not lead passes on nothing. A put waits no longer than its clie
 outcome is unknown if it was ever sent. So many wait, and no more. What comes for the first
 time goes to the newest place that this group has of its queue, not through all that it ever had,
 once nothing is on its way elsewhere. A repeat goes through all of them, as each may have stored it.
-Where the group of the next place has left, or has no master and it is no repeat, it goes past it to
-a later place, which knows the name of the queue.
+A put skips the next place if the group of that has left; one that is no repeat also skips a group
+without a master. It goes to a later place, which knows the queue's name.
 """
 
 import asyncio
@@ -320,7 +320,8 @@ class Passing:
     def _next(self, put: _Put, following: Place) -> Place:
         """Where a put continues: at the newest place of its queue here, if it comes first."""
         (topic, queue_id), group = put.key, self._here.source()[0]
-        moves, has_left = self._here.moves(), following.group in self._here.moves().gone
+        moves = self._here.moves()
+        has_left = following.group in moves.gone
         here = moves.later_here(group, topic, queue_id)
         if here and not put.repeat:
             return Place(group, here[-1])
@@ -328,8 +329,10 @@ class Passing:
             return Place(group, here[0])
         queue = self.queues.get(put.key)
         later = queue.later if queue is not None else None
+        if later is None or moves.seal_of(topic, queue_id) is None:  # the topic may be gone
+            return following
         is_past = has_left or not (put.repeat or self._streams.has_master(following.group))
-        return later if is_past and later is not None else following
+        return later if is_past else following
 
     def _delivery(self, batch: PutBatch, following: Place, to: Place) -> wire.Delivery:
         """What is sent to the place that follows a sealed queue, or past that to a later one."""

@@ -279,6 +279,17 @@ def grpc_error(error: duolog.DuologError) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(grpc.StatusCode.UNKNOWN, grpc.aio.Metadata(), fields, str(error))
 
 
+async def test_a_reader_without_queues_takes_no_node_for_silent(at_once: list[float]) -> None:
+    reader = Reader(patience=0.0)
+    reader.node.refusals = [UNUSABLE] * 3
+    reader.prefetch.begin({FIRST: 5})
+    async with reader.running():
+        await steps(lambda: reader.silences)
+        reader.prefetch.end([FIRST])
+        await steps(lambda: None in reader.silences)
+    assert reader.silences[-1] is None
+
+
 async def test_a_node_is_silent_once_no_stream_was_open_for_long_and_is_tried_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

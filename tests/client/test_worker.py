@@ -573,6 +573,20 @@ async def test_nothing_is_sent_back_for_ever_when_the_reading_has_ended() -> Non
     assert bench.node.back == []
 
 
+async def test_nothing_is_sent_back_for_ever_to_a_silent_replica_group() -> None:
+    bench = Bench()
+    bench.node.refusals = [duolog.Unavailable("no master")] * 2
+    await bench.start()
+    bench.arrive(QUEUES[0], 1)
+    await turns()
+    bench.reader._silent("join", duolog.Unavailable("no heartbeat was answered"))
+    bench.end((0, 0), Boom())
+    assert bench.task is not None
+    with pytest.raises(duolog.Unavailable, match="no heartbeat"):
+        await bench.task
+    assert (bench.node.committed[QUEUES[0]], bench.node.back) == (0, [])
+
+
 async def test_a_message_that_is_gone_when_its_handler_fails_is_finished_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

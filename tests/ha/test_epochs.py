@@ -223,8 +223,9 @@ def test_a_note_whose_barrier_has_expired_is_believed() -> None:
     store = open_store(disk, BrokerRole.SLAVE)
     store.log.queue.remove(store.log.queue.files[0])
     store.disk.remove(PATH)
-    known = store.known_confirmed
-    assert holds_what_it_noted(store, EpochHistory())
+    known, history = store.known_confirmed, EpochHistory()
+    history.lost = [(0, store.log.min_offset)]
+    assert holds_what_it_noted(store, history)
     assert store.known_confirmed == known > store.log.min_offset > 0
 
 
@@ -243,6 +244,18 @@ def test_a_barrier_that_went_with_the_end_of_the_log_leaves_what_was_durable() -
     )
     assert holds_what_it_noted(store, recover_history(store))
     assert (note.confirmed, note.durable) == (durable, durable)
+
+
+def test_a_damaged_barrier_stays_in_the_history_and_its_bytes_confirmed() -> None:
+    disk, confirmed = noted(new_disk(), *[b"x" * 3000] * 60)
+    store = open_store(disk, BrokerRole.SLAVE)
+    (entry,) = recover_history(store).entries
+    store.log.queue.files[0].memory[entry.start + 30] ^= 1
+    store.log.queue.files[0].memory[entry.start + 100] ^= 1
+    history = recover_history(store)
+    assert history.entries == (entry,)
+    assert holds_what_it_noted(store, history)
+    assert store.known_confirmed == confirmed
 
 
 def test_the_bytes_before_a_barrier_are_of_the_mastership_before_it() -> None:

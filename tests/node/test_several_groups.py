@@ -251,6 +251,7 @@ async def test_a_silent_group_ends_the_reading_only_where_all_are_silent(
             a._silent("a test", duolog.Unavailable("a does not answer"))
             with pytest.raises(duolog.Unavailable, match="a does not answer"):
                 await consumer.get(timeout=0)
+            assert await consumer.get(timeout=0.01) is None, "it waits for messages again"
             b._silent("a test", None)
             await producer.send("T", b"2", group="broker-b")
             assert (await received(consumer)).body == b"2"

@@ -37,6 +37,7 @@ class Counted:
         self.inner = registry
         self.requests: Counter[str] = Counter()
         self.broken = threading.Event()
+        self.deaf = threading.Event()
         self.before_watch: Callable[[], None] = lambda: None
 
     def get(self, prefix: str) -> Snapshot:
@@ -50,7 +51,8 @@ class Counted:
         for found in self.inner.changes(prefix, after_revision, 0.2):
             if self.broken.is_set():
                 raise RegistryUnavailable("broken")
-            yield found
+            if not self.deaf.is_set():
+                yield found
 
 
 def registered(group: int, node: str) -> Put:
@@ -150,6 +152,20 @@ def test_a_broken_watch_resumes_and_a_compacted_one_reads_anew() -> None:
         registry.before_watch = lose
         wait_until(lambda: nodes(views, 2) == {"b", "c"}, "the change that was compacted")
         assert registry.requests["get"] == 2
+        check_is_current(views, memory)
+
+
+def test_what_no_watch_reported_is_read_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a restore of the registry that has passed the known revision."""
+    monkeypatch.setattr(registrywatch, "READ_SECONDS", 0.5)
+    memory = MemoryRegistry()
+    fill(memory, 3)
+    registry = Counted(memory)
+    with watching(registry) as views:
+        wait_until(lambda: bool(views), "all groups")
+        registry.deaf.set()
+        memory.commit(Transaction((), (Delete(Keys(CLUSTER, "g0001").replica("a")),)))
+        wait_until(lambda: nodes(views, 1) == {"b", "c"}, "the change that nobody reported")
         check_is_current(views, memory)
 
 

@@ -174,6 +174,15 @@ def test_a_crossing_is_repeated_until_it_is_answered(world: World, fault: str) -
     assert world.may_read(1)
 
 
+def test_a_next_place_that_has_left_with_its_group_gets_no_reports(world: World) -> None:
+    world.sites[0].apply({"op": "gone", "replica_group": "b"})
+    world.commit(0, 2)
+    world.look()
+    assert (world.sent, list(world.sites[0].crossings._due)) == ([], [])
+    assert world.reset(0, 1), "there is nobody to close"
+    assert world.committed(0) == 1
+
+
 @pytest.mark.parametrize(
     ("answer", "rounds"),
     [

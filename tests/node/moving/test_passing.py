@@ -78,6 +78,7 @@ class Node:
     stored: list[bytes] = field(default_factory=list)
     known: dict[bytes, int] = field(default_factory=dict)  # messages of a batch that it has
     gone: set[str] = field(default_factory=set)  # groups that have left
+    unsealed: bool = False  # by its tables: the topic was deleted
     came_back: dict[tuple[str, int], int] = field(default_factory=dict)
     stored_at: list[int] = field(default_factory=list)
     outcome: Outcome | None = None
@@ -126,7 +127,8 @@ class Node:
         made = Moves(gone=self.gone)
         for (topic, queue_id), at in self.came_back.items():
             made.guests.setdefault(topic, {})[at] = Guest(Place("a", queue_id), self.to, "m", 0)
-        made.seals["T"] = {queue: Seal(3, self.to, "m") for queue in range(2)}
+        if not self.unsealed:
+            made.seals["T"] = {queue: Seal(3, self.to, "m") for queue in range(2)}
         return made
 
     def start(self, work: Coroutine[object, None, None]) -> "asyncio.Task[None]":
@@ -597,6 +599,18 @@ async def test_the_nodes_own_go_past_a_group_that_has_left(node: Node, passing: 
     delivering = asyncio.ensure_future(passing.deliver(batch(b"0"), TO))
     await until_came(node)
     assert (node.stream.came[0].queue_id, node.stream.came[0].again) == (LATER.queue_id, True)
+    node.stream.answer(node.stream.came[0])
+    assert (await delivering).status is OK
+
+
+async def test_the_nodes_own_of_a_topic_that_is_gone_go_where_they_were_to(
+    node: Node, passing: Passing
+) -> None:
+    passing.release("T", 0, LATER)
+    node.gone, node.unsealed = {TO.group}, True
+    delivering = asyncio.ensure_future(passing.deliver(batch(b"0"), TO))
+    await until_came(node)
+    assert node.stream.came[0].queue_id == TO.queue_id
     node.stream.answer(node.stream.came[0])
     assert (await delivering).status is OK
 

@@ -500,6 +500,10 @@ async def test_a_message_that_the_master_cannot_read_yet_is_not_gone(
             patch.setattr(MessageStore, "record_at", lambda *_: None)
             with pytest.raises(duolog.Busy, match="T/0 0 cannot be read here yet"):
                 await consumer.send_back(message)
+        with monkeypatch.context() as patch:
+            patch.setattr(MessageStore, "record_at", lambda *_: None)
+            with pytest.raises(duolog.CorruptBatch, match="T/0 0 is damaged on the master"):
+                await consumer.send_back(message)
         assert await consumer.send_back(message) == "%RETRY%g"
 
 
