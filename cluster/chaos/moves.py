@@ -137,12 +137,16 @@ class Run:
                 await asyncio.sleep(self._chance.random() * 0.01)
 
     async def _read(self) -> None:
-        async with self._client.consumer(READERS, TOPIC, commit_interval=0.5) as consumer:
-            while True:
-                message = await consumer.get(1)
-                if message is not None:
-                    key, number = json.loads(message.body)
-                    self.ledger.read[key].append(number)
+        """Until cancelled; after an error, by another consumer: repeats are allowed."""
+        while True:
+            with suppress(duolog.DuologError):
+                async with self._client.consumer(READERS, TOPIC, commit_interval=0.5) as consumer:
+                    while True:
+                        message = await consumer.get(1)
+                        if message is not None:
+                            key, number = json.loads(message.body)
+                            self.ledger.read[key].append(number)
+            await asyncio.sleep(GAP_SECONDS)
 
     async def _all_read(self) -> bool:
         read = {(key, number) for key, numbers in self.ledger.read.items() for number in numbers}
