@@ -1,7 +1,6 @@
 """`duolog cluster rebalance`, at two replica groups."""
 
 import asyncio
-import json
 import sys
 from collections.abc import Awaitable, Callable
 
@@ -13,6 +12,7 @@ from duolog_server.ops.cli import main
 from duolog_server.serve.server import Node
 from tests.node.replicas import WAIT_SECONDS
 from tests.nodefixtures import received
+from tests.ops.cli.results import told
 
 pytestmark = pytest.mark.usefixtures("quick_groups")
 
@@ -38,7 +38,7 @@ async def test_a_group_is_emptied_and_nothing_is_lost(nodes: dict[str, Node], ru
                 await producer.send("T", b"%d" % k, queue_id=k % 2, group=A)
             planned = await run("--by", "bytes", "--empty", A, "--json")
             assert planned.exit_code == 0, planned.stderr
-            rows = json.loads(planned.stdout)
+            rows = told(planned)
             assert {(row["queue"], row["to"]) for row in rows} == {(f"{A}/0", B), (f"{A}/1", B)}
             assert not (await client.admin.moves("T")).spans, "a plan changes nothing"
             applied = await run("--by", "bytes", "--empty", A, "--apply")

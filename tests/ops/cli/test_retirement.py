@@ -1,7 +1,6 @@
 """`duolog cluster retire` and `forget-group`, at two replica groups."""
 
 import asyncio
-import json
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from duolog_server.ops.inspection.survey import look
 from duolog_server.serve.server import Node
 from tests.node.replicas import WAIT_SECONDS, broker_of, start_groups
 from tests.nodefixtures import StartNode, received
+from tests.ops.cli.results import told
 from tests.until import until
 
 pytestmark = pytest.mark.usefixtures("quick_groups", "quick_scans")
@@ -48,7 +48,7 @@ def run(nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def needs_in(found: Result) -> dict[str, dict[str, Any]]:
-    return {row["kind"]: row for row in json.loads(found.stdout)["needs"]}
+    return {row["kind"]: row for row in told(found)["needs"]}
 
 
 async def test_a_group_retires_and_is_forgotten(nodes: dict[str, Node], run: Run) -> None:
@@ -61,7 +61,7 @@ async def test_a_group_retires_and_is_forgotten(nodes: dict[str, Node], run: Run
         async with client.consumer("g", "T", commit_interval=0.05) as consumer:
             await received(consumer)
         before = await run("retire", A, "--status", "--json")
-        assert (before.exit_code, json.loads(before.stdout)["retiring"]) == (1, False)
+        assert (before.exit_code, told(before)["retiring"]) == (1, False)
         found = await run("retire", A)
         assert found.exit_code == 1, found.stderr
         assert f"{A} may not be stopped yet: consumer groups, kept messages" in found.stderr
@@ -184,7 +184,7 @@ async def test_a_plan_empties_groups_that_retire(nodes: dict[str, Node], run: Ru
         listed = await client.admin.topics(["T"])
         assert {part.group: part.queues for part in listed} == {A: 1, B: 2}
     planned = await run("rebalance", "--by", "queues", "--json")
-    rows = json.loads(planned.stdout)
+    rows = told(planned)
     assert {(row["topic"], row["queue"], row["to"]) for row in rows} == {
         ("T", f"{A}/0", B),
         ("only-a", f"{A}/0", B),

@@ -1,11 +1,9 @@
 """`duolog topic move` and `duolog topic describe`, at two replica groups."""
 
 import asyncio
-import json
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
 
 import duolog
 import pytest
@@ -17,6 +15,7 @@ from duolog_server.store.metadata import TopicConfig
 from tests.node.moving.fakemoves import with_fakes
 from tests.node.replicas import WAIT_SECONDS, broker_of
 from tests.nodefixtures import received
+from tests.ops.cli.results import told
 from tests.until import until
 
 pytestmark = pytest.mark.usefixtures("quick_groups")
@@ -58,12 +57,6 @@ def run(nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch) -> Run:
         return await asyncio.to_thread(CliRunner().invoke, main.app, given)
 
     return ran
-
-
-def told(done: Result) -> Any:
-    """What a command printed as JSON; the nodes, in this process, may have logged beside it."""
-    (line,) = [one for one in done.stdout.splitlines() if one.startswith(("{", "["))]
-    return json.loads(line)
 
 
 async def test_a_queue_moves_and_the_topic_shows_where_its_stretches_are(

@@ -1,7 +1,6 @@
 """`duolog topic trim`, and the retention of a topic, at two replica groups."""
 
 import asyncio
-import json
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,6 +14,7 @@ from duolog_server.node.service.topics import Topics, Trim, Trimmed
 from duolog_server.ops.cli import main
 from duolog_server.serve.server import Node
 from tests.node.replicas import WAIT_SECONDS
+from tests.ops.cli.results import told
 
 pytestmark = pytest.mark.usefixtures("quick_groups")
 
@@ -43,12 +43,6 @@ def run(nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch) -> Run:
         return await asyncio.to_thread(CliRunner().invoke, main.app, given)
 
     return ran
-
-
-def told(done: Result) -> Any:
-    """What a command printed as JSON; the nodes, in this process, may have logged beside it."""
-    (line,) = [one for one in done.stdout.splitlines() if one.startswith(("{", "["))]
-    return json.loads(line)
 
 
 async def minimums(client: duolog.Client) -> dict[str, list[int]]:
