@@ -184,6 +184,12 @@ async def source(start_node: StartNode, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.fixture
+def quick_scans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are looked at all the time; moves have the time that they need."""
+    monkeypatch.setattr("duolog_server.node.moving.moveservice.SCAN_SECONDS", 0.05)
+
+
+@pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for a time does so for a moment."""
     monkeypatch.setattr("duolog_server.node.moving.runningmove.SEAL_SECONDS", 0.1)
@@ -429,7 +435,7 @@ async def test_a_guest_that_the_target_lost_since_is_reserved_anew(source: Sourc
     await until(lambda: source.row() == Row(Place(A, 0), Place(B, 5)))
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_scans")
 async def test_a_sealed_queue_of_which_no_row_tells_is_asked_about(source: Source) -> None:
     assert (await source.begin()).state == "DONE"
     source.target.moves = Moves()
@@ -557,7 +563,7 @@ async def test_a_row_that_the_registry_lost_is_written_by_a_later_master(source:
     await until(lambda: source.row() == Row(Place(A, 0), Place(B, 4)))
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_scans")
 async def test_an_older_row_than_that_of_a_place_that_moved_on_is_written_anew(
     source: Source,
 ) -> None:
@@ -728,7 +734,7 @@ def without_master(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     source.target.silent.add(B)
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_scans")
 async def test_puts_go_past_a_target_without_a_master_once_the_row_names_a_later_place(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -742,7 +748,7 @@ async def test_puts_go_past_a_target_without_a_master_once_the_row_names_a_later
     assert source.broker.passing.queues["T", 0].later == later
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_scans")
 async def test_a_group_that_has_left_is_noted_where_queues_moved_there(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -790,7 +796,7 @@ async def test_a_move_that_has_ended_with_its_topic_is_counted_once(source: Sour
     assert service.ended[State.ENDED] == 1
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_scans")
 async def test_a_topic_that_is_made_again_moves_though_its_row_names_a_group_that_has_left(
     source: Source,
 ) -> None:
